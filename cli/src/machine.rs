@@ -1,8 +1,8 @@
 //! The mounts of this machine as `larder top` and `larder ui` show them: their figures of the last seconds, their
 //! passes, and the sentence about each.
 //!
-//! The cast: [`Machine`] asks the mounts for their stats, each in a thread of its own, since one whose process is stopped
-//! does not answer; [`view`] turns two stats of a mount into what is shown.
+//! The cast: [`Machine`] asks the mounts for their stats, each in a thread of its own, since one whose process is
+//! stopped does not answer; [`view`] turns two stats of a mount into what is shown.
 
 pub(crate) mod view;
 
@@ -83,7 +83,8 @@ impl Asked {
 }
 
 impl Machine {
-    /// The mounts as they are now, by path, without those of other users who share theirs with nobody. Waits 2 s at most.
+    /// The mounts as they are now, by path, without those of other users who share theirs with nobody. Waits 2 s at
+    /// most.
     pub(crate) fn look(&mut self) -> Vec<MountView> {
         let mut dirs: Vec<PathBuf> = larder_mounts().into_iter().map(|mount| mount.path).collect();
         dirs.sort();

@@ -1,9 +1,9 @@
 //! Why a job waits for its data, judged from what its mount counts: one sentence with numbers, the cause, since when,
 //! and what to do.
 //!
-//! The rules are [`judge`], a pure function of the mount's stats. The first rule that applies decides. A pass, which is as
-//! many requested bytes as the dataset has, stands for an epoch: shuffles, several readers and the kernel's page cache
-//! hide the epochs themselves.
+//! The rules are [`judge`], a pure function of the mount's stats. The first rule that applies decides. A pass, which is
+//! as many requested bytes as the dataset has, stands for an epoch: shuffles, several readers and the kernel's page
+//! cache hide the epochs themselves.
 
 mod facts;
 #[cfg(test)]
@@ -86,7 +86,7 @@ pub(crate) struct Verdict {
     pub(crate) why: String,
     /// Since when that is so: the beginning of the first of the passes in a row of which it is true.
     pub(crate) since_unix_seconds: Option<i64>,
-    /// What to do.
+    /// The advice.
     pub(crate) todo: String,
     /// The share of the time in which readers waited, in the pass that was judged.
     pub(crate) waited_ratio: f64,
@@ -138,7 +138,7 @@ fn longest_of(stalls: &BTreeMap<Cause, f64>) -> Option<Cause> {
     waits.max_by(|one, other| one.1.total_cmp(other.1)).map(|(cause, _)| *cause)
 }
 
-/// What readers wait for, in words.
+/// The thing that readers wait for, in words.
 pub(crate) fn awaited(cause: Cause) -> &'static str {
     match cause {
         Cause::Origin => "the origin's answers",
@@ -152,7 +152,7 @@ pub(crate) fn awaited(cause: Cause) -> &'static str {
     }
 }
 
-/// What is known of a mount in the pass that decides.
+/// A mount, and the pass that decides about it.
 struct Case<'s> {
     dir: &'s Path,
     stats: &'s Stats,

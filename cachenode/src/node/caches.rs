@@ -1,8 +1,8 @@
-//! What a person does with the datasets in a cache, mounted or not: drops one, or pins it.
+//! Lets a person tend the datasets in a cache, mounted or not: drop one, or pin it.
 //!
-//! A pin is a promise of the room that the dataset has: its blocks stay, and no other dataset gets their room, until the
-//! pin ends. [`cached`], [`drop_cached`] and [`promises_with_pin`] take a store, so that a command can use them on a
-//! cache that no process serves.
+//! A pin is a promise of the room that the dataset has: its blocks stay, and no other dataset gets their room, until
+//! the pin ends. [`cached`], [`drop_cached`] and [`promises_with_pin`] take a store, so that a command can use them on
+//! a cache that no process serves.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::error::{CacheRefused, NodeError};
 /// The holder of pins among the promises. Uids of Datasets, the other holders, are longer.
 const PIN: &str = "pin";
 
-/// What a cache holds of a dataset.
+/// A dataset in a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cached {
     /// Its state in the store.
@@ -61,8 +61,8 @@ pub fn drop_cached(store: &Store, id: &CacheId) -> Result<(), CacheRefused> {
     Ok(())
 }
 
-/// The promises of a cache with the pin of a dataset, or without it. Blocks on the disk. Errors: the cache holds nothing
-/// of the dataset.
+/// The promises of a cache with the pin of a dataset, or without it. Blocks on the disk. Errors: the cache holds
+/// nothing of the dataset.
 pub fn promises_with_pin(store: &Store, id: &CacheId, is_pinned: bool) -> Result<Vec<Promise>, CacheRefused> {
     let info = find(store, id)?.info;
     let mut promises = store.promises();

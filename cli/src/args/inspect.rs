@@ -50,8 +50,8 @@ pub(crate) struct StatsArgs {
     /// read from other nodes and served to them since it started.
     #[arg(long, conflicts_with = "watch")]
     pub(crate) cluster: bool,
-    /// Show the passes over datasets that have ended, also of mounts that are gone: hits beside the promise, and for how
-    /// long readers waited for what. Those of mounts by this user's own `larder mount` are kept in ~/.cache/larder.
+    /// Show the passes over datasets that have ended, also of mounts that are gone: hits beside the promise, and for
+    /// how long readers waited for what. They are kept in ~/.cache/larder.
     #[arg(long, conflicts_with_all = ["watch", "cluster", "dir"])]
     pub(crate) history: bool,
 }

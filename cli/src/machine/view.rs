@@ -113,9 +113,13 @@ pub(crate) mod tests {
             },
             "listing": {"unix_seconds": 1, "age_seconds": 60, "refresh_failed": null, "stale": null},
             "cache": {"policy": "nr", "capacity_bytes": 500, "used_bytes": 500, "blocks": 5, "degraded": null},
-            "warm": {"running": true, "blocks_done": 1, "blocks_total": 4, "blocks_kept": 1, "blocks_failed": 0, "full": false},
+            "warm": {
+                "running": true, "blocks_done": 1, "blocks_total": 4, "blocks_kept": 1, "blocks_failed": 0, "full": false,
+            },
             "process": {"pid": 1, "version": "1", "uptime_seconds": 1, "rss_bytes": 1, "socket": null},
-            "metrics": {"fs_read_bytes_store_total": store, "fs_read_bytes_origin_total": origin, "fs_reads_total": store / 100},
+            "metrics": {
+                "fs_read_bytes_store_total": store, "fs_read_bytes_origin_total": origin, "fs_reads_total": store / 100,
+            },
             "stalls": {"seconds": waited, "by_cause": {}, "reads_waiting": 2, "oldest_wait_seconds": 1.5},
             "reads": {"origin": {"count": 5, "seconds": 2.0, "p50_seconds": 0.5, "p99_seconds": null}},
             "origin_retries": {"throttled": 2, "error": 1},

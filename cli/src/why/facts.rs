@@ -10,7 +10,7 @@ use super::{asked_bytes, awaited, decisive, milliseconds, percent, seconds, time
 /// The passes that are shown.
 const PASSES: usize = 5;
 
-/// What a user knows about the job: with it, the share of the time in which accelerators can compute follows.
+/// The batches of a job. From them follows the share of the time in which accelerators can compute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Batches {
     /// Files of a batch.

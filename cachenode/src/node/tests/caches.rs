@@ -1,4 +1,4 @@
-//! What a person does with the datasets in the cache.
+//! Dropping and pinning the datasets in the cache.
 
 use super::*;
 use crate::node::caches::{Cached, cached};

@@ -28,7 +28,7 @@ const NODES_EVERY: Duration = Duration::from_secs(30);
 pub(super) struct ClusterView {
     /// Why there are no current objects.
     error: Option<String>,
-    /// What is missing, and why.
+    /// Missing parts, each with the reason.
     notes: Vec<String>,
     datasets: Vec<DatasetView>,
     queues: Vec<QueueView>,
@@ -134,8 +134,8 @@ impl Reader {
     }
 }
 
-/// All objects of a kind: of all namespaces if the user may list them, otherwise of the user's own, if the kind has any.
-/// Objects that cannot be decoded are left out. Errors: the cluster cannot be reached.
+/// All objects of a kind: of all namespaces if the user may list them, otherwise of the user's own, if the kind has
+/// any. Objects that cannot be decoded are left out. Errors: the cluster cannot be reached.
 async fn listed<T: DeserializeOwned>(
     cluster: &Cluster,
     kind: Kind,

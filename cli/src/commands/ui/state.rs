@@ -1,4 +1,4 @@
-//! What the page shows: this machine's mounts and a cluster's objects, as they were read last.
+//! The state that the page shows: this machine's mounts and a cluster's objects, as they were read last.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -274,7 +274,7 @@ pub struct ListCachesResponse {
     #[prost(message, repeated, tag = "1")]
     pub caches: ::prost::alloc::vec::Vec<Cache>,
 }
-/// What a cache holds of a dataset.
+/// A dataset in the cache.
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Cache {
