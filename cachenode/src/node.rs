@@ -4,8 +4,8 @@
 //! decides how much of the cache each of them gets, and `follow` changes that when the list of nodes changes; `opening`
 //! opens them, `adoption` has them adopt blocks of earlier snapshots, and `open` is the table of those that are
 //! open; `promises` keeps room for datasets whether or not they are, and [`caches`] lets a person drop or pin
-//! those in the cache; `cluster` serves them to peers; `quotas` holds namespaces to their limits; `credentials` rereads the
-//! node's own credentials.
+//! those in the cache; `cluster` serves them to peers; `quotas` holds namespaces to their limits; `credentials`
+//! rereads the node's own credentials.
 //!
 //! Invariants: a dataset is open at most once, however many users it has. Credentials are in memory only.
 

@@ -307,8 +307,8 @@ impl Case<'_> {
         if below && self.metric("store_unwritten_total") > 0 {
             let unwritten = count(self.metric("store_unwritten_total"), "fetched block");
             let why = format!(
-                "waits for the origin because the disk of its cache is too slow to keep what is fetched: {unwritten} were \
-                 not written, {numbers}, and {hits}"
+                "waits for the origin because the disk of its cache is too slow to keep what is fetched: {unwritten} \
+                 were not written, {numbers}, and {hits}"
             );
             let warm = self.command("warm", "--wait");
             let todo = format!("use a faster disk with --cache-dir, or run `{warm}` before the job");

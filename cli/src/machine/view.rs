@@ -114,7 +114,8 @@ pub(crate) mod tests {
             "listing": {"unix_seconds": 1, "age_seconds": 60, "refresh_failed": null, "stale": null},
             "cache": {"policy": "nr", "capacity_bytes": 500, "used_bytes": 500, "blocks": 5, "degraded": null},
             "warm": {
-                "running": true, "blocks_done": 1, "blocks_total": 4, "blocks_kept": 1, "blocks_failed": 0, "full": false,
+                "running": true, "blocks_done": 1, "blocks_total": 4, "blocks_kept": 1, "blocks_failed": 0,
+                "full": false,
             },
             "process": {"pid": 1, "version": "1", "uptime_seconds": 1, "rss_bytes": 1, "socket": null},
             "metrics": {

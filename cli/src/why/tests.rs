@@ -161,7 +161,9 @@ fn each_cause_has_its_sentence_with_numbers_since_when_and_what_to_do() {
         (
             Reason::NoAnswer,
             third(60.0, Cause::Origin),
-            json!({"stalls": {"seconds": 90.0, "by_cause": {"origin": 90.0}, "reads_waiting": 2, "oldest_wait_seconds": 31.0}}),
+            json!({"stalls": {
+                "seconds": 90.0, "by_cause": {"origin": 90.0}, "reads_waiting": 2, "oldest_wait_seconds": 31.0,
+            }}),
             &["2 reads wait now, the oldest for 31 s, mostly for the origin's answers", "the server of s3://bucket"],
         ),
         (

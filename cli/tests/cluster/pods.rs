@@ -222,7 +222,10 @@ const CSI_PODS: &str =
 
 #[test]
 fn the_mounts_of_a_pod_are_explained_even_without_an_extender() {
-    let mount = |pod: &str, sentence: &str| json!({"mount": format!("/var/lib/kubelet/pods/{pod}/volumes/x/mount"), "sentence": sentence, "passes": []});
+    let mount = |pod: &str, sentence: &str| {
+        let dir = format!("/var/lib/kubelet/pods/{pod}/volumes/x/mount");
+        json!({"mount": dir, "sentence": sentence, "passes": []})
+    };
     let printed = json!([mount("1234", "it waits for a slow origin."), mount("12345", "it is another pod's.")]);
     let csi = |name: &str, node: &str| {
         json!({

@@ -1,5 +1,5 @@
-//! What Prometheus and Grafana get from `deploy/components/monitoring`: alerts that fire with their fault and stop after
-//! it, and a board, over metrics that exist.
+//! The component `monitoring` for Prometheus and Grafana: alerts that fire with their fault and stop after it, and a
+//! board, over metrics that exist.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

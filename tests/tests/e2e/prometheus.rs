@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes a real larderd: each alert is silent, fires once its fault is there, and stops after it. Then
-//! the queries of the board have answers.
+//! A real Prometheus scrapes a real larderd: each alert is silent, fires once its fault is there, and stops after it.
+//! Then the queries of the board have answers.
 //!
 //! Windows, the times for which a fault must last, and the longest wait of a read are shortened, since nobody waits for
 //! minutes here. The conditions are those of `deploy/components/monitoring`.

@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use larder_e2e::{Lab, Mount};
@@ -161,6 +162,43 @@ fn the_page_shows_the_mounts_to_those_who_have_its_token() {
         let answer = page.get("/state?0.0", host, token);
         assert!(answer.starts_with("HTTP/1.1 403") && !answer.contains(dir), "{host} {token}: {answer}");
     }
+}
+
+/// The page as Chromium has it once its scripts have run for a while. `None` if it is not installed, which only CI must
+/// have.
+fn seen_by_a_browser(url: &str, profile: &Path) -> Option<String> {
+    let output = Command::new("chromium")
+        .args(["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .args(["--virtual-time-budget=8000", "--dump-dom", url])
+        .stdin(Stdio::null())
+        .output();
+    match output {
+        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "chromium does not run: {error}");
+            eprintln!("skipped: chromium is not installed (apt-get install chromium)");
+            None
+        }
+    }
+}
+
+// SEMANTICS: W2
+#[test]
+fn a_browser_shows_the_page_under_its_own_policy() {
+    let lab = Lab::new();
+    lab.put("a", seeded_bytes(1, 100_000));
+    let mount = lab.mount("m", &lab.url(), &[]);
+    let page = Page::open(&lab);
+    let profile = lab.folder().join("profile");
+    let dir = mount.dir().to_str().unwrap();
+    let url = |token: &str| format!("http://{}/#{token}", page.host);
+    let Some(shown) = seen_by_a_browser(&url(&page.token), &profile) else { return };
+    assert!(shown.contains(&format!("<h2>{dir}</h2>")) && shown.contains(&lab.url()), "{shown}");
+    assert!(shown.contains("<p id=\"trouble\" role=\"alert\" hidden"), "{shown}");
+    let refused = seen_by_a_browser(&url("0123"), &lab.folder().join("other-profile")).unwrap();
+    assert!(!refused.contains(dir) && refused.contains("open the address that `larder ui` printed"), "{refused}");
 }
 
 // SEMANTICS: W2
