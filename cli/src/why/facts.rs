@@ -5,7 +5,7 @@ use std::time::Duration;
 use larder_cachenode::{Cause, Pass, Stats};
 use larder_dataset::size::{show_bytes, show_duration};
 
-use super::{asked_bytes, awaited, decisive, milliseconds, percent, seconds, time, waited};
+use super::rules::{asked_bytes, awaited, count, decisive, milliseconds, percent, seconds, time, waited};
 
 /// The passes that are shown.
 const PASSES: usize = 5;
@@ -45,10 +45,7 @@ pub(crate) fn facts(stats: &Stats, batches: Option<Batches>) -> Vec<(&'static st
     }
     if stats.stalls.reads_waiting > 0 {
         let oldest = seconds(stats.stalls.oldest_wait_seconds);
-        facts.push((
-            "waiting",
-            format!("{} now, the oldest for {oldest}", super::count(stats.stalls.reads_waiting, "read")),
-        ));
+        facts.push(("waiting", format!("{} now, the oldest for {oldest}", count(stats.stalls.reads_waiting, "read"))));
     }
     for tier in ["store", "window", "peer", "origin"] {
         let Some(times) = stats.reads.get(tier).filter(|times| times.count > 0) else { continue };

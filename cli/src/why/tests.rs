@@ -4,6 +4,7 @@ use std::time::Duration;
 use larder_cachenode::{Cause, Stats};
 use serde_json::{Value, json};
 
+use super::rules::Reason;
 use super::*;
 
 const GB: u64 = 1_000_000_000;

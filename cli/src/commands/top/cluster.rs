@@ -9,7 +9,7 @@ use larder_dataset::size::show_bytes;
 use larder_kube::ResourceExt;
 
 use super::screen::{Order, Size};
-use super::show;
+use super::show::show;
 use crate::args::TopArgs;
 use crate::cluster::{Asked, Cluster, NODE_CACHE, typed};
 use crate::output::{cell, table};
