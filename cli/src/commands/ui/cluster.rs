@@ -99,8 +99,15 @@ struct NodeView {
 /// Reads a cluster's objects.
 pub(super) struct Reader {
     cluster: Cluster,
-    /// The faults of devices by node, and when they were read.
-    faults: Option<(Instant, BTreeMap<String, String>)>,
+    faults: Option<Faults>,
+}
+
+/// The faults of devices by node, as they were read last.
+struct Faults {
+    read: Instant,
+    by_node: BTreeMap<String, String>,
+    /// Why some are missing.
+    notes: Vec<String>,
 }
 
 impl Reader {
@@ -117,11 +124,16 @@ impl Reader {
         let Seen { jobs, priorities, notes: missing } = queues::jobs(&cluster, &cluster.namespace, |_| true).await?;
         notes.extend(missing);
         let queues = queues::seen(&cluster).await?;
-        if self.faults.as_ref().is_none_or(|(at, _)| at.elapsed() >= NODES_EVERY) {
-            let nodes: Vec<Node> = listed(&cluster, NODE, false, &mut notes).await?;
-            self.faults = Some((Instant::now(), nodes.iter().filter_map(fault).collect()));
-        }
-        let faults = self.faults.as_ref().map(|(_, faults)| faults);
+        let faults = match self.faults.take().filter(|faults| faults.read.elapsed() < NODES_EVERY) {
+            Some(faults) => faults,
+            None => {
+                let mut notes = Vec::new();
+                let nodes: Vec<Node> = listed(&cluster, NODE, false, &mut notes).await?;
+                Faults { read: Instant::now(), by_node: nodes.iter().filter_map(fault).collect(), notes }
+            }
+        };
+        let faults = self.faults.insert(faults);
+        notes.extend(faults.notes.iter().cloned());
         let around = Around { queues, jobs, priorities, now: queues::now() };
         Ok(ClusterView {
             error: None,
@@ -129,7 +141,7 @@ impl Reader {
             datasets: datasets.iter().map(dataset).collect(),
             queues: around.queues.iter().map(|queue| queue_view(queue, &around.queues)).collect(),
             jobs: around.jobs.iter().map(|job| job_view(job, &around)).collect(),
-            nodes: caches.iter().map(|cache| node(cache, faults)).collect(),
+            nodes: caches.iter().map(|cache| node(cache, &faults.by_node)).collect(),
         })
     }
 }
@@ -206,7 +218,7 @@ fn job_view(job: &TrainingJob, around: &Around) -> JobView {
     }
 }
 
-fn node(cache: &NodeCache, faults: Option<&BTreeMap<String, String>>) -> NodeView {
+fn node(cache: &NodeCache, faults: &BTreeMap<String, String>) -> NodeView {
     let name = cache.name_any();
     let status = cache.status.clone().unwrap_or_default();
     let ready = CacheConditionKind::Ready.find(&status.conditions);
@@ -222,7 +234,7 @@ fn node(cache: &NodeCache, faults: Option<&BTreeMap<String, String>>) -> NodeVie
         mounts: status.snapshots.iter().map(|snapshot| snapshot.mounts).sum(),
         ready: ready.is_some_and(|ready| ready.status == "True"),
         why,
-        fault: faults.and_then(|faults| faults.get(&name).cloned()),
+        fault: faults.get(&name).cloned(),
         name,
     }
 }
@@ -267,7 +279,7 @@ mod tests {
         };
         assert_eq!(fault(&with("False")), None);
         let faults = BTreeMap::from([fault(&with("True")).unwrap()]);
-        let view = node(&cache, Some(&faults));
+        let view = node(&cache, &faults);
         assert_eq!((view.capacity, view.promised, view.free, view.datasets, view.mounts), (100, 60, 40, 1, 2));
         assert_eq!(
             (view.ready, view.why.as_str(), view.fault.as_deref()),
