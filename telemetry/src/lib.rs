@@ -13,13 +13,16 @@ mod heartbeat;
 mod histogram;
 mod logs;
 mod metrics;
+mod process;
 mod program;
+mod sample;
 mod secrecy;
 pub mod server;
 
 pub use heartbeat::Heartbeat;
-pub use histogram::Histogram;
+pub use histogram::{Durations, Histogram};
 pub use logs::{LOG_VARIABLE, init_logs};
 pub use metrics::{Kind, METRICS, Metric, metrics_page};
 pub use program::program;
+pub use sample::{Labels, Sample, Sums, Value};
 pub use secrecy::keep_memory_private;
