@@ -223,12 +223,14 @@ pub const METRICS: &[Metric] = &[
     counter(
         "fs_read_bytes_store_total",
         "bytes",
-        "old name of `read_bytes_total`: bytes answered from the store; includes kernel read-ahead, as for the other sources",
+        "old name of `read_bytes_total`: bytes answered from the store; includes kernel read-ahead, as for the other \
+         sources",
     ),
     counter(
         "fs_read_bytes_window_total",
         "bytes",
-        "old name of `read_bytes_total`: bytes answered from memory: blocks that the store did not keep, or that a plan fetched ahead",
+        "old name of `read_bytes_total`: bytes answered from memory: blocks that the store did not keep, or that a \
+         plan fetched ahead",
     ),
     counter("fs_reads_total", "requests", "READ requests"),
     counter("fs_stale_total", "replies", "reads answered with ESTALE because the object changed after the import"),
