@@ -1,7 +1,7 @@
 //! The admin server of a daemon: `/metrics` in OpenMetrics or Prometheus' text format, `/healthz` while the daemon's
 //! main loop runs, `/readyz` while it can do its job. It is plain HTTP, read-only, and shows no secrets: any client that
 //! reaches the address can read all of it, except the names of what users have made, such as datasets. These are for
-//! scrapers that present the token of [`Admin::names_token`]. No client can exhaust the process or keep the kubelet's
+//! scrapers that present the token of [`AdminAddress::names_token`]. No client can exhaust the process or keep the kubelet's
 //! probes out: see [`server`](crate::server).
 
 use std::fmt;
@@ -64,21 +64,31 @@ pub trait Admin: Send + Sync + 'static {
         self.samples()
     }
 
-    /// The file with the token of the scrapers that may see these names. None: nobody may. Read for each scrape that
-    /// presents a token, so it can be replaced.
-    fn names_token(&self) -> Option<&Path> {
-        None
-    }
-
     /// Metrics that must be queried from elsewhere for each scrape.
     fn read(&self) -> impl Future<Output = Vec<Sample>> + Send {
         std::future::ready(Vec::new())
     }
 }
 
+/// Where the admin server of a daemon is, and who may see names there.
+#[derive(Clone, Debug)]
+pub struct AdminAddress {
+    /// The address to listen at.
+    pub address: SocketAddr,
+    /// The file with the token of the scrapers that may see the names of what users have made. None: nobody may. Read for
+    /// each scrape that presents a token, so it can be replaced.
+    pub names_token: Option<PathBuf>,
+}
+
+impl From<SocketAddr> for AdminAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, names_token: None }
+    }
+}
+
 /// Serves until `stop` completes. Errors: the address cannot be bound.
 pub async fn serve(
-    address: SocketAddr,
+    address: impl Into<AdminAddress>,
     admin: Arc<impl Admin>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
@@ -88,21 +98,26 @@ pub async fn serve(
 /// Like [`serve`], with additional routes in `more`. Their handlers can extract the client's address
 /// (`ConnectInfo<SocketAddr>`).
 pub async fn serve_with(
-    address: SocketAddr,
+    address: impl Into<AdminAddress>,
     admin: Arc<impl Admin>,
     more: Router,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
+    let AdminAddress { address, names_token } = address.into();
     let server = Server::bind(address, LIMITS).await?;
-    server.serve(Plain, router(admin).merge(more), || {}, stop).await;
+    server.serve(Plain, router(admin, names_token).merge(more), || {}, stop).await;
     Ok(())
 }
 
-fn router<A: Admin>(admin: Arc<A>) -> Router {
+fn router<A: Admin>(admin: Arc<A>, names_token: Option<PathBuf>) -> Router {
+    let token = names_token.map(Arc::<Path>::from);
     Router::new()
         .route(
             "/metrics",
-            get(|State(admin): State<Arc<A>>, head: HeaderMap| async move { scraped(&*admin, &head).await }),
+            get(move |State(admin): State<Arc<A>>, head: HeaderMap| {
+                let token = token.clone();
+                async move { scraped(&*admin, token.as_deref(), &head).await }
+            }),
         )
         .route("/healthz", get(|State(admin): State<Arc<A>>| async move { probed(admin.healthy()) }))
         .route("/readyz", get(|State(admin): State<Arc<A>>| async move { probed(admin.ready()) }))
@@ -118,8 +133,8 @@ fn probed(outcome: Result<(), String>) -> (StatusCode, String) {
 }
 
 /// The answer to a scrape.
-async fn scraped(admin: &impl Admin, head: &HeaderMap) -> Response {
-    let mut samples = match may_see_names(admin.names_token(), head).await {
+async fn scraped(admin: &impl Admin, token: Option<&Path>, head: &HeaderMap) -> Response {
+    let mut samples = match may_see_names(token, head).await {
         Ok(true) => admin.named_samples(),
         Ok(false) => admin.samples(),
         Err((status, why)) => return (status, format!("{why}\n")).into_response(),
@@ -255,7 +270,6 @@ mod tests {
     #[derive(Default)]
     struct Daemon {
         is_stopped: AtomicBool,
-        token: Option<PathBuf>,
     }
 
     impl Admin for Daemon {
@@ -274,15 +288,15 @@ mod tests {
         fn named_samples(&self) -> Vec<Sample> {
             vec![Sample::with("fs_reads_total", [("dataset", "secret")], 7)]
         }
-
-        fn names_token(&self) -> Option<&Path> {
-            self.token.as_deref()
-        }
     }
 
     async fn started(daemon: Arc<Daemon>) -> SocketAddr {
+        started_with(daemon, None).await
+    }
+
+    async fn started_with(daemon: Arc<Daemon>, names_token: Option<PathBuf>) -> SocketAddr {
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        tokio::spawn(serve(address, daemon, std::future::pending()));
+        tokio::spawn(serve(AdminAddress { address, names_token }, daemon, std::future::pending()));
         while TcpStream::connect(address).await.is_err() {
             tokio::task::yield_now().await;
         }
@@ -366,8 +380,7 @@ mod tests {
             assert!(answer.contains("larder_fs_reads_total 7\n") && !answer.contains("secret"), "{answer}");
         }
 
-        let daemon = Daemon { token: Some(token.clone()), ..Daemon::default() };
-        let address = started(Arc::new(daemon)).await;
+        let address = started_with(Arc::default(), Some(token.clone())).await;
         let answer = get(address, "/metrics").await;
         assert!(answer.contains("larder_fs_reads_total 7\n") && !answer.contains("secret"), "{answer}");
         let answer = get_with(address, "/metrics", &bearer("s3cret")).await;

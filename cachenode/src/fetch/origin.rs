@@ -8,7 +8,7 @@ use futures::StreamExt;
 use futures::stream::FuturesOrdered;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_import::{ObjectRange, object_range};
-use larder_origin::{Origin, OriginError, Sink, Urgency};
+use larder_origin::{Origin, OriginError, Scheme, Sink, Urgency};
 
 use super::context::FetchContext;
 use super::error::{CHECKSUM_ATTEMPTS, FetchError};
@@ -34,6 +34,11 @@ impl FromOrigin {
     /// GETs that start from now on use `origin`.
     pub(super) fn replace(&self, origin: Arc<dyn Origin>) {
         *self.origin.write().unwrap_or_else(PoisonError::into_inner) = origin;
+    }
+
+    /// The kind of the origin.
+    pub(super) fn scheme(&self) -> Scheme {
+        self.origin(&Urgency::HIGH).url().scheme()
     }
 
     /// How many GETs the origin bears at the same time, as far as it is known now.
