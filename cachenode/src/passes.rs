@@ -1,7 +1,7 @@
 //! The passes of a dataset's readers. A pass is as many requested bytes as the dataset has.
 //!
 //! An epoch cannot be observed: readers shuffle, several read at the same time, and pages in the kernel's cache are
-//! never requested. Over a pass, the part of the bytes that the cache answered can be compared with the part of the
+//! never requested. Where programs have plans, a pass ends with the last of them, and is an epoch. Over a pass, the part of the bytes that the cache answered can be compared with the part of the
 //! dataset that its reservation holds, which is what the cache promises.
 //!
 //! [`Passes`] is pure: the caller passes the time and what was counted so far, about once a second. A pass begins with
@@ -15,6 +15,10 @@ use tokio::time::Instant;
 
 use crate::counters::Source;
 use crate::stalls::{Cause, TimeByCause};
+
+/// While programs have plans, a pass ends with the plans, and at the latest with so many times the bytes of the dataset:
+/// a program may have a plan without an end.
+const PLANNED_MOST: u64 = 2;
 
 /// The most passes that are kept of a dataset.
 const KEPT: usize = 32;
@@ -30,6 +34,9 @@ pub struct Pass {
     pub seconds: f64,
     /// False if it is running, or was cut off by the end of the mount.
     pub complete: bool,
+    /// True if it ended with the last plan of the programs that read: an epoch.
+    #[serde(default)]
+    pub planned: bool,
     /// Bytes of the dataset.
     pub dataset_bytes: u64,
     /// The reservation when it began.
@@ -70,6 +77,10 @@ pub(crate) struct Counted {
     pub(crate) origin_errors: u64,
     pub(crate) origin_retries: [(&'static str, u64); 3],
     pub(crate) origin_answers: Durations,
+    /// The plans that programs have open now.
+    pub(crate) plans: usize,
+    /// How often the last of them has ended.
+    pub(crate) epochs: u64,
 }
 
 /// The cache at present.
@@ -115,8 +126,13 @@ impl Passes {
             self.number += 1;
             self.running = Some(Begun { began, before, cached });
         }
-        let begun = self.running.take_if(|begun| all(&counted) - all(&begun.before) >= begun.cached.dataset_bytes)?;
-        Some(self.keep(begun.pass(self.number, true, now, &counted)))
+        let planned = counted.epochs > before.epochs;
+        let most = if counted.plans > 0 { PLANNED_MOST } else { 1 };
+        let begun = self
+            .running
+            .take_if(|begun| planned || all(&counted) - all(&begun.before) >= most * begun.cached.dataset_bytes)?;
+        let pass = begun.pass(self.number, true, now, &counted);
+        Some(self.keep(Pass { planned, ..pass }))
     }
 
     /// Ends the pass that is running, because the dataset is being closed.
@@ -166,6 +182,7 @@ impl Begun {
             started_unix_seconds: self.began.unix_seconds,
             seconds: now.at.saturating_duration_since(self.began.at).as_secs_f64(),
             complete,
+            planned: false,
             dataset_bytes,
             capacity_bytes,
             cached_bytes,
@@ -275,6 +292,29 @@ mod tests {
         let json = serde_json::to_value(&pass).unwrap();
         assert_eq!(json["stalls"]["throttled"], 0.25);
         assert_eq!(serde_json::from_value::<Pass>(json).unwrap(), pass);
+    }
+
+    #[tokio::test]
+    async fn an_epoch_of_plans_ends_with_the_last_of_them() {
+        let mut reader = Reader::new();
+        reader.counted.plans = 8;
+        // Each rank reads a few files twice.
+        assert_eq!(reader.reads(60, 70, 10), None);
+        (reader.counted.plans, reader.counted.epochs) = (8, 1);
+        let epoch = reader.passes_by(1).unwrap();
+        assert_eq!((epoch.planned, epoch.complete, epoch.bytes["origin"]), (true, true, 70));
+        // A validation that reads a part of the dataset.
+        reader.reads(10, 0, 1);
+        (reader.counted.plans, reader.counted.epochs) = (0, 2);
+        let validation = reader.passes_by(1).unwrap();
+        assert_eq!((validation.number, validation.planned, validation.hit_ratio), (2, true, Some(1.0)));
+        // A plan without an end does not hold a pass open for good.
+        reader.counted.plans = 1;
+        assert_eq!(reader.reads(199, 0, 1), None);
+        assert!(!reader.reads(1, 0, 1).unwrap().planned);
+        // Plans that end while nothing is read are no pass.
+        (reader.counted.plans, reader.counted.epochs) = (0, 9);
+        assert_eq!(reader.passes_by(1), None);
     }
 
     #[tokio::test]

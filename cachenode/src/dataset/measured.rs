@@ -132,7 +132,7 @@ impl Dataset {
     }
 
     fn counted(&self) -> Counted {
-        let counters = &self.counters;
+        let (counters, (plans, epochs)) = (&self.counters, self.planner.epochs());
         Counted {
             bytes: counters.read_bytes(),
             reads: counters.read_times.iter().map(|times| times.now().count()).sum(),
@@ -141,6 +141,8 @@ impl Dataset {
             origin_errors: counters.origin_errors.load(Ordering::Relaxed),
             origin_retries: counters.retries(),
             origin_answers: counters.origin_answers[Attempt::Answered as usize].now(),
+            plans,
+            epochs,
         }
     }
 
