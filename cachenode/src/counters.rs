@@ -204,3 +204,28 @@ pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 13] {
         ("store_index_errors_total", store.index_errors.get()),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_counted_by_their_codes_and_all_of_them_together() {
+        let counters = StatsCounters::default();
+        ["EIO", "ESTALE", "EIO", "ENOTDIR", ""].into_iter().for_each(|code| counters.failed(code));
+        assert_eq!(counters.errors(), 5);
+        let of = |code, errors| Sample::with("read_errors_total", [("code", code)], errors);
+        let samples = counters.labelled();
+        for sample in [of("EIO", 2), of("ESTALE", 1), of("ENOENT", 0), of("other", 2)] {
+            assert!(samples.contains(&sample), "{sample:?}");
+        }
+    }
+
+    #[test]
+    fn each_source_has_its_own_number_and_the_slowest_is_the_last() {
+        for (number, source) in Source::ALL.into_iter().enumerate() {
+            assert_eq!(source as usize, number);
+        }
+        assert!(Source::ALL.is_sorted());
+    }
+}

@@ -23,6 +23,8 @@ use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_dataset::Chain;
 use tracing::warn;
 
+use crate::starved;
+
 pub use self::core::{Daemon, DaemonConfig};
 pub use error::DaemonError;
 use handover::CurrentKeeper;

@@ -32,8 +32,8 @@ async fn look(node: &Node) -> anyhow::Result<()> {
             let delay = mean_delay(&mut threads);
             (threads, delay)
         });
-        let delay;
-        (threads, delay) = read.await?;
+        let (back, delay) = read.await?;
+        threads = back;
         node.had_no_cpu(looked, delay, &mut reads);
         looked = Instant::now();
     }
