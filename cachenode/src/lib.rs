@@ -11,9 +11,9 @@
 //! URL or a path to a mapped manifest and its origin, [`kept_listing`] is what this machine has listed, which `renewal`
 //! explains how to renew, and `kept_manifests` what it keeps of it for mounts and later snapshots; `memory` divides the
 //! memory of the process among all datasets, and [`allocator`] limits what the C library keeps; [`importing`] has an
-//! origin listed by a process of its own, which is [`importer_process`]; [`counters`] counts, `stalls` knows what readers
-//! wait for, `passes` divides what was counted into passes over the dataset, which [`history`] keeps; [`stats`] is the
-//! document in which a mount describes itself.
+//! origin listed by a process of its own, which is [`importer_process`]; [`counters`] counts, `stalls` knows what
+//! readers wait for, `passes` divides what was counted into passes over the dataset, which [`history`] keeps; [`stats`]
+//! is the document in which a mount describes itself.
 //!
 //! Invariants: [`Dataset::read_now`] never waits for the network. Bytes are those of the pinned snapshot, or the reader
 //! gets an error. Nothing here knows of FUSE or mounts.

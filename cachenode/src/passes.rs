@@ -1,8 +1,9 @@
 //! The passes of a dataset's readers. A pass is as many requested bytes as the dataset has.
 //!
 //! An epoch cannot be observed: readers shuffle, several read at the same time, and pages in the kernel's cache are
-//! never requested. Where programs have plans, a pass ends with the last of them, and is an epoch. Over a pass, the part of the bytes that the cache answered can be compared with the part of the
-//! dataset that its reservation holds, which is what the cache promises.
+//! never requested. Where programs have plans, a pass ends with the last of them, and is an epoch. Over a pass, the part
+//! of the bytes that the cache answered can be compared with the part of the dataset that its reservation holds, which
+//! is what the cache promises.
 //!
 //! [`Passes`] is pure: the caller passes the time and what was counted so far, about once a second. A pass begins with
 //! the first bytes after the last one, so an idle dataset is in none.

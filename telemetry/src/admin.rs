@@ -1,8 +1,8 @@
 //! The admin server of a daemon: `/metrics` in OpenMetrics or Prometheus' text format, `/healthz` while the daemon's
 //! main loop runs, `/readyz` while it can do its job. It is plain HTTP, read-only, and shows no secrets: any client that
 //! reaches the address can read all of it, except the names of what users have made, such as datasets. These are for
-//! scrapers that present the token of [`AdminAddress::names_token`]. No client can exhaust the process or keep the kubelet's
-//! probes out: see [`server`](crate::server).
+//! scrapers that present the token of [`AdminAddress::names_token`]. No client can exhaust the process or keep the
+//! kubelet's probes out: see [`server`](crate::server).
 
 use std::fmt;
 use std::future::Future;
@@ -75,8 +75,8 @@ pub trait Admin: Send + Sync + 'static {
 pub struct AdminAddress {
     /// The address to listen at.
     pub address: SocketAddr,
-    /// The file with the token of the scrapers that may see the names of what users have made. None: nobody may. Read for
-    /// each scrape that presents a token, so it can be replaced.
+    /// The file with the token of the scrapers that may see the names of what users have made. None: nobody may. Read
+    /// for each scrape that presents a token, so it can be replaced.
     pub names_token: Option<PathBuf>,
 }
 

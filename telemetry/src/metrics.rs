@@ -257,8 +257,8 @@ pub const METRICS: &[Metric] = &[
     histogram(
         "origin_request_seconds",
         "seconds",
-        "attempts to read from the origin, from the request to the head of the answer or the failure, by `scheme` (`s3`, \
-         `gs`, `az`, `file`) and `result` (`ok`, `throttled`, `timeout`, `error`)",
+        "attempts to read from the origin, from the request to the head of the answer or the failure, by `scheme` \
+         (`s3`, `gs`, `az`, `file`) and `result` (`ok`, `throttled`, `timeout`, `error`)",
     ),
     gauge("origin_requests_in_flight", "requests", "requests in flight to origins, by `scheme`"),
     gauge("origin_requests_waiting", "requests", "requests that wait for a place at an origin, by `scheme`"),
@@ -275,7 +275,8 @@ pub const METRICS: &[Metric] = &[
     gauge(
         "pass_promised_ratio",
         "ratio",
-        "part of a `dataset` that its reservation holds, which a pass over the filled cache hits; served with names only",
+        "part of a `dataset` that its reservation holds, which a pass over the filled cache hits; served with names \
+         only",
     ),
     counter("passes_total", "passes", "complete passes: readers have requested as many bytes as the dataset has"),
     counter(
