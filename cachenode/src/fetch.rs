@@ -245,9 +245,12 @@ impl Fetcher {
             if let Some(bytes) = self.in_plan(&part).or_else(|| self.in_window(&part)) {
                 return Ok(Fetched { bytes, tier: Tier::Window });
             }
-            if let Some(PartBytes { memory, range, .. }) = self.read_earlier(part, deadline).await {
+            let has_earlier = self.context.cache.has_earlier(part.block);
+            let waits = has_earlier.then(|| self.context.stalls.waits_for(Cause::Disk));
+            if let Some(PartBytes { memory, range, .. }) = self.keeper.read_earlier(part, deadline).await {
                 return Ok(Fetched { bytes: Bytes::from(memory).slice(range), tier: Tier::Window });
             }
+            drop(waits);
             if let Some(coming) = self.coming.find(&part) {
                 let _waits = self.context.stalls.joins(coming.phase());
                 if let Some(bytes) = Box::pin(coming.bytes_of(part, deadline)).await {
@@ -340,15 +343,6 @@ impl Fetcher {
                 () = end.joined() => {}
             }
         }
-    }
-
-    /// A part of a block out of the cache of an earlier snapshot, for a reader that waits for the disk meanwhile.
-    async fn read_earlier(&self, part: BlockPart, deadline: Instant) -> Option<PartBytes> {
-        if !self.context.cache.has_earlier(part.block) {
-            return None;
-        }
-        let _waits = self.context.stalls.waits_for(Cause::Disk);
-        self.keeper.read_earlier(part, deadline).await
     }
 
     /// A piece for a reader of this node, which waits meanwhile.
