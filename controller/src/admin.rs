@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use larder_api::Phase;
 use larder_telemetry::Heartbeat;
@@ -122,7 +122,10 @@ impl Admin for Status {
         let lost =
             lost.map(|(cause, value)| Sample::with("controller_job_restarts_total", [("cause", cause.field())], value));
         let ends = WAIT_ENDS.map(|end| end as f64).into_iter().chain([f64::INFINITY]);
-        let waits = Value::Histogram { buckets: ends.zip(steps.waits).collect(), sum: steps.waited_seconds as f64 };
+        let waits = Value::Histogram {
+            buckets: ends.zip(steps.waits).collect(),
+            sum: Duration::from_secs(steps.waited_seconds),
+        };
         let waits = Sample::of("controller_job_wait_seconds", [], waits);
         let writes = c.writes.lock().unwrap_or_else(PoisonError::into_inner);
         let writes = writes.iter().map(|((resource, verb), value)| {
@@ -248,7 +251,7 @@ mod tests {
         let samples = status.samples();
         let waits = samples.iter().find(|sample| sample.name == "controller_job_wait_seconds").unwrap();
         let Value::Histogram { buckets, sum } = &waits.value else { panic!() };
-        assert_eq!((buckets[3], buckets.last().unwrap().1, *sum), ((60.0, 2), 0, 120.0));
+        assert_eq!((buckets[3], buckets.last().unwrap().1, *sum), ((60.0, 2), 0, Duration::from_secs(120)));
     }
 
     #[test]

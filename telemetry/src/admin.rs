@@ -248,11 +248,13 @@ fn put(encoder: &mut MetricEncoder<'_>, metric: &Metric, value: &Value) -> fmt::
     match (value, metric.kind) {
         (Value::Number(number), Kind::Counter) => encoder.encode_counter::<NoLabelSet, _, u64>(number, None),
         (Value::Number(number), _) => encoder.encode_gauge(number),
+        (Value::Time(time), Kind::Counter) => encoder.encode_counter::<NoLabelSet, _, u64>(&time.as_secs_f64(), None),
+        (Value::Time(time), _) => encoder.encode_gauge(&time.as_secs_f64()),
         (Value::Fraction(number), Kind::Counter) => encoder.encode_counter::<NoLabelSet, _, u64>(number, None),
         (Value::Fraction(number), _) => encoder.encode_gauge(number),
         (Value::Histogram { buckets, sum }, _) => {
             let count = buckets.iter().map(|(_, values)| values).sum();
-            encoder.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+            encoder.encode_histogram::<NoLabelSet>(sum.as_secs_f64(), count, buckets, None)
         }
     }
 }
@@ -413,8 +415,9 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_and_the_unit_of_a_counter_are_served() {
-        let samples = vec![Sample::of("stall_seconds_total", [("cause", "disk")], Value::Fraction(0.25))];
+    fn a_time_is_served_in_seconds() {
+        let samples =
+            vec![Sample::of("stall_seconds_total", [("cause", "disk")], Value::Time(Duration::from_millis(250)))];
         let text = text(samples, Format::Text);
         assert!(text.ends_with("\nlarder_stall_seconds_total{cause=\"disk\"} 0.25\n"), "{text}");
     }
@@ -453,7 +456,10 @@ mod tests {
         let of = |verb: &str, values| Sample {
             name: "scheduler_request_seconds",
             labels: vec![("verb", verb.to_owned())],
-            value: Value::Histogram { buckets: vec![(0.001, values), (1.0, 0), (f64::INFINITY, 1)], sum: 0.25 },
+            value: Value::Histogram {
+                buckets: vec![(0.001, values), (1.0, 0), (f64::INFINITY, 1)],
+                sum: Duration::from_millis(250),
+            },
         };
         let text = text(vec![of("filter", 3), of("preempt", 0)], Format::Text);
         let lines: Vec<&str> = text.lines().skip(1).collect();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::time::Duration;
 
 /// The names and values of a sample's labels.
 pub type Labels = Vec<(&'static str, String)>;
@@ -22,14 +23,17 @@ pub struct Sample {
 pub enum Value {
     /// The value of a counter or a gauge.
     Number(u64),
-    /// The same, if it has fractions.
+    /// The same in seconds. Times are added up exactly: a sum of fractions depends on their order, and a scraper takes
+    /// the smallest fall of a counter for a restart.
+    Time(Duration),
+    /// The value of a gauge with fractions, or of a counter that is never added up.
     Fraction(f64),
-    /// The value of a histogram.
+    /// The value of a histogram of times.
     Histogram {
-        /// The upper end of each range and the number of values in it. The last end is infinite.
+        /// The upper end of each range, in seconds, and the number of times in it. The last end is infinite.
         buckets: Vec<(f64, u64)>,
-        /// The sum of all values, in the metric's unit.
-        sum: f64,
+        /// The sum of all times.
+        sum: Duration,
     },
 }
 
@@ -38,6 +42,7 @@ impl Value {
     fn add(&mut self, other: Self) {
         match (self, other) {
             (Self::Number(sum), Self::Number(value)) => *sum += value,
+            (Self::Time(sum), Self::Time(value)) => *sum += value,
             (Self::Fraction(sum), Self::Fraction(value)) => *sum += value,
             (Self::Histogram { buckets, sum }, Self::Histogram { buckets: others, sum: other }) => {
                 buckets.iter_mut().zip(others).for_each(|((_, count), (_, other))| *count += other);
@@ -92,31 +97,45 @@ mod tests {
 
     #[test]
     fn samples_with_the_same_labels_are_added_up_and_others_are_not() {
-        let histogram = |count, sum| {
-            let buckets = vec![(1.0, count), (f64::INFINITY, 1)];
+        let histogram = |count, millis| {
+            let (buckets, sum) = (vec![(1.0, count), (f64::INFINITY, 1)], Duration::from_millis(millis));
             Sample::of("read_seconds", [("tier", "store")], Value::Histogram { buckets, sum })
         };
+        let stall = |millis| Sample::of("stall_seconds_total", [], Value::Time(Duration::from_millis(millis)));
         let mut sums = Sums::default();
         for sample in [
             Sample::with("reads_total", [("tier", "store")], 2),
-            histogram(1, 0.5),
+            histogram(1, 500),
             Sample::with("reads_total", [("tier", "peer")], 1),
             Sample::with("reads_total", [("tier", "store")], 3),
-            histogram(2, 0.25),
-            Sample::of("stall_seconds_total", [], Value::Fraction(0.5)),
-            Sample::of("stall_seconds_total", [], Value::Fraction(0.25)),
+            histogram(2, 250),
+            stall(500),
+            stall(250),
         ] {
             sums.add(sample);
         }
-        let buckets = vec![(1.0, 3), (f64::INFINITY, 2)];
+        let (buckets, sum) = (vec![(1.0, 3), (f64::INFINITY, 2)], Duration::from_millis(750));
         assert_eq!(
             sums.samples().collect::<Vec<_>>(),
             [
-                Sample::of("read_seconds", [("tier", "store")], Value::Histogram { buckets, sum: 0.75 }),
+                Sample::of("read_seconds", [("tier", "store")], Value::Histogram { buckets, sum }),
                 Sample::with("reads_total", [("tier", "peer")], 1),
                 Sample::with("reads_total", [("tier", "store")], 5),
-                Sample::of("stall_seconds_total", [], Value::Fraction(0.75)),
+                stall(750),
             ]
         );
+    }
+
+    #[test]
+    fn a_sum_of_times_does_not_depend_on_their_order() {
+        let times = [100, 200, 300].map(Duration::from_millis);
+        let sum = |order: [usize; 3]| {
+            let mut sums = Sums::default();
+            order.iter().for_each(|at| sums.add(Sample::of("stall_seconds_total", [], Value::Time(times[*at]))));
+            sums.samples().collect::<Vec<_>>()
+        };
+        let fractions = |order: [usize; 3]| order.iter().map(|at| times[*at].as_secs_f64()).sum::<f64>();
+        assert!(fractions([2, 1, 0]) < fractions([0, 1, 2]), "a sum of fractions would fall");
+        assert_eq!(sum([2, 1, 0]), sum([0, 1, 2]));
     }
 }

@@ -19,9 +19,9 @@ use crate::stats::{StallStats, TimesStats};
 impl Dataset {
     /// Counters that may have the name of the dataset as a label.
     pub(crate) fn labelled(&self) -> Vec<Sample> {
-        let stalls = Cause::ALL.into_iter().zip(self.stalls().times()).map(|(cause, time)| {
-            Sample::of("stall_seconds_total", [("cause", cause.name())], Value::Fraction(time.as_secs_f64()))
-        });
+        let stalls = Cause::ALL.into_iter().zip(self.stalls().times());
+        let stalls =
+            stalls.map(|(cause, time)| Sample::of("stall_seconds_total", [("cause", cause.name())], Value::Time(time)));
         self.counters.labelled().into_iter().chain(stalls).collect()
     }
 

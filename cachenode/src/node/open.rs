@@ -223,8 +223,7 @@ impl OpenDatasets {
                 counted.push(name);
             }
         }
-        let oldest_wait = Value::Fraction(oldest_wait.as_secs_f64());
-        sums.samples().chain([Sample::of("read_oldest_wait_seconds", [], oldest_wait)]).collect()
+        sums.samples().chain([Sample::of("read_oldest_wait_seconds", [], Value::Time(oldest_wait))]).collect()
     }
 
     /// Looks whether passes of the readers have ended, and writes those down.
