@@ -27,8 +27,10 @@ use larder_store::{
     CacheConfig, CacheUser, DatasetCache, Lookup, Ownership, PartBytes, Reservation, Sizes, Store, StoreCounters,
     StoreError, Usage,
 };
+use larder_telemetry::TRACE_TARGET;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use tracing::{Instrument, trace_span};
 
 use crate::counters::{Source, StatsCounters, add, store_values};
 use crate::fetch::{FetchConfig, FetchError, Fetched, Fetcher, Tier};
@@ -439,6 +441,12 @@ impl Dataset {
     /// Answers a read, and fetches what is missing. Fails after at most the read deadline. Cancel-safe: the fetch
     /// continues.
     pub async fn read_later(&self, file: FileBlocks, offset: u64, len: u32) -> Result<Bytes, FetchError> {
+        let (dataset, snapshot) = (self.name(), self.manifest.snapshot());
+        let span = trace_span!(target: TRACE_TARGET, "read", dataset, %snapshot, file = file.file.0, offset, len);
+        self.read_waiting(file, offset, len).instrument(span).await
+    }
+
+    async fn read_waiting(&self, file: FileBlocks, offset: u64, len: u32) -> Result<Bytes, FetchError> {
         let (began, deadline) = (Instant::now(), self.fetcher.deadline());
         let _waiting = self.stalls().read();
         let parts: Vec<BlockPart> = file.parts(offset, u64::from(len)).collect();

@@ -60,11 +60,13 @@ use futures::stream::FuturesUnordered;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_origin::{Caller, Origin, Scheme, watched};
 use larder_store::{DatasetCache, PartBytes};
+use larder_telemetry::TRACE_TARGET;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_stream::StreamExt;
 use tokio_util::task::TaskTracker;
+use tracing::{Instrument, trace_span};
 
 use crate::ahead::{AHEAD_BLOCKS, Begins, NO_LIMIT, Next, ReadAhead};
 use crate::counters::StatsCounters;
@@ -584,7 +586,8 @@ impl Fetcher {
             if let (Some(first), Some(last)) = (blocks().min(), blocks().max()) {
                 self.ahead.fetched_run(first, last);
             }
-            let run = Arc::clone(self).run(started, purpose, end, route.clone(), turn);
+            let span = trace_span!(target: TRACE_TARGET, "fetch", block = part.block.0, ?purpose);
+            let run = Arc::clone(self).run(started, purpose, end, route.clone(), turn).instrument(span);
             self.tasks.spawn_on(Caller::current().run(run), &self.runtime);
         }
         (in_flight, route)

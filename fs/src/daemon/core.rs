@@ -13,10 +13,11 @@ use larder_daemon_api::handover::{Descriptors, is_alive, request_memory};
 use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1;
 use larder_dataset::Chain;
+use larder_telemetry::TRACE_TARGET;
 use larder_telemetry::admin::AdminAddress;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{Instrument, debug, info, trace_span, warn};
 
 use super::convert;
 use super::error::DaemonError;
@@ -187,7 +188,8 @@ impl Daemon {
         pod: Option<v1::Pod>,
         wait: Duration,
     ) -> Result<v1::prepare_response::Outcome, DaemonError> {
-        let prepared = self.prepare_admitted(dataset, pod, wait).await;
+        let span = trace_span!(target: TRACE_TARGET, "prepare", source = dataset.source);
+        let prepared = self.prepare_admitted(dataset, pod, wait).instrument(span).await;
         if let Err(DaemonError::Node(NodeError::Quota { .. })) = &prepared {
             self.quota_refusals.fetch_add(1, Ordering::Relaxed);
         }

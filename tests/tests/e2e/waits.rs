@@ -1,18 +1,23 @@
-//! What an administrator sees: why readers waited, the passes of yesterday's mounts, and metrics that name datasets to
-//! those who hold the token.
+//! What an administrator sees: why readers waited, the passes of yesterday's mounts, metrics that name datasets to those
+//! who hold the token, and the spans of a read.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use larder_daemon_api::v1;
 use larder_e2e::{Keeper, Lab, Larderd, Mount, wait_until};
 use larder_testkit::{Fault, seeded_bytes};
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
+use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::trace::v1::Span;
+use tonic::{Request, Response, Status};
 
 use crate::floods::free_port;
 use crate::takeover::prepare;
-use larder_daemon_api::v1;
 
 const FILE_BYTES: u64 = 300_000;
 
@@ -151,4 +156,74 @@ fn scrapers_learn_the_names_of_datasets_by_the_token_alone() {
     for metric in ["requests_total", "reads_total", "stall_seconds_total", "origin_retries_total", "build_info"] {
         assert!(open.contains(&format!("\nlarder_{metric}{{")), "{metric} is missing: {open}");
     }
+}
+
+/// A collector that keeps the spans that it gets.
+#[derive(Clone, Default)]
+struct Collector(Arc<Mutex<Vec<Span>>>);
+
+#[tonic::async_trait]
+impl TraceService for Collector {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let resources = request.into_inner().resource_spans.into_iter();
+        let spans = resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans);
+        self.0.lock().unwrap().extend(spans);
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+impl Collector {
+    /// A GET of a reader, the fetch that it is of, and the read that waited for it.
+    fn read(&self) -> Option<[Span; 3]> {
+        let spans = self.0.lock().unwrap();
+        let parent = |of: &Span, name: &str| {
+            let is_parent =
+                |it: &&Span| it.name == name && it.span_id == of.parent_span_id && it.trace_id == of.trace_id;
+            spans.iter().find(is_parent).cloned()
+        };
+        spans.iter().filter(|span| span.name == "get").find_map(|get| {
+            let fetch = parent(get, "fetch")?;
+            let read = parent(&fetch, "read")?;
+            Some([get.clone(), fetch, read])
+        })
+    }
+}
+
+// SEMANTICS: P10
+#[test]
+fn a_read_that_waits_has_spans_and_none_waits_for_the_collector() {
+    let lab = Lab::new();
+    ["before", "after"].iter().for_each(|name| lab.put(name, seeded_bytes(1, FILE_BYTES)));
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let mut larderd = Larderd::start(&lab, "traced", &[]);
+    larderd.kill();
+    larderd.set_variable("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"));
+    larderd.set_variable("OTEL_TRACES_SAMPLER_ARG", "1");
+    larderd.set_variable("OTEL_BSP_SCHEDULE_DELAY", "100");
+    larderd.restart();
+    let mut keeper = Keeper::new(larderd.run_dir());
+    keeper.connect();
+    let dataset = v1::Dataset { source: lab.url(), ..v1::Dataset::default() };
+    let (prepared, dir) = (prepare(&lab, &larderd, &dataset), lab.folder().join("m"));
+    keeper.mount(&prepared, dataset, &dir).unwrap();
+    let mount = Mount::standing(dir);
+    // Nobody collects yet.
+    assert!(mount.read_fresh("before").unwrap() == seeded_bytes(1, FILE_BYTES));
+
+    let collector = Collector::default();
+    let service = TraceServiceServer::new(collector.clone());
+    lab.runtime().spawn(tonic::transport::Server::builder().add_service(service).serve(address));
+    wait_until("the collector listens", || TcpStream::connect(address).is_ok());
+    assert!(mount.read_fresh("after").unwrap() == seeded_bytes(1, FILE_BYTES));
+    wait_until("the read has its spans", || collector.read().is_some());
+    let [get, _, read] = collector.read().unwrap();
+    let dataset = mount.stats()["dataset"].clone();
+    for (span, key, value) in [(&read, "dataset", &dataset["name"]), (&read, "snapshot", &dataset["snapshot"])] {
+        let attribute = span.attributes.iter().find(|it| it.key == key).unwrap_or_else(|| panic!("no {key}: {span:?}"));
+        assert!(format!("{attribute:?}").contains(value.as_str().unwrap()), "{attribute:?}");
+    }
+    assert!(get.attributes.iter().any(|it| it.key == "block"), "{get:?}");
 }
