@@ -40,10 +40,11 @@ struct Stripe {
 impl Histogram {
     /// Counts one duration.
     pub fn count(&self, took: Duration) {
-        let range = ENDS.partition_point(|end| Duration::from_micros(*end) < took);
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let range = ENDS.partition_point(|end| end * 1_000 < took);
         let Stripe { ranges, nanoseconds } = &self.stripes[STRIPE.with(|stripe| *stripe)];
         ranges[range].fetch_add(1, Ordering::Relaxed);
-        nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        nanoseconds.fetch_add(took, Ordering::Relaxed);
     }
 
     /// The durations that were counted so far.
