@@ -1,7 +1,6 @@
 //! The daemon's servers: gRPC on a unix socket, and HTTP on the admin address.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use anyhow::Context;
 use larder_cachenode::node::{DatasetStats, MemberReport, NodeStats};
 use larder_daemon_api::{SocketDir, v1};
 use larder_dataset::{CacheId, Chain};
-use larder_telemetry::admin::{Admin, Sample};
+use larder_telemetry::admin::{Admin, AdminAddress, Sample};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::UdsConnectInfo;
@@ -181,11 +180,23 @@ fn node_info(MemberReport { member, stats }: MemberReport) -> v1::NodeInfo {
 }
 
 /// Serves /metrics, /healthz and /readyz.
-pub(super) async fn serve_admin(daemon: Arc<Daemon>, address: SocketAddr) -> anyhow::Result<()> {
-    let stopping = daemon.stopping().clone();
-    larder_telemetry::admin::serve(address, daemon, stopping.cancelled_owned())
+pub(super) async fn serve_admin(daemon: Arc<Daemon>, at: AdminAddress) -> anyhow::Result<()> {
+    let (stopping, address) = (daemon.stopping().clone(), at.address);
+    larder_telemetry::admin::serve(at, daemon, stopping.cancelled_owned())
         .await
         .with_context(|| format!("serve the admin address {address} (--admin-address)"))
+}
+
+impl Daemon {
+    /// The metrics that are not those of its node.
+    fn own_samples(&self) -> Vec<Sample> {
+        let state = self.mounts.now();
+        vec![
+            Sample::new("daemon_mounts", state.mounts.len() as u64),
+            Sample::new("daemon_connections_taken_total", state.connections_taken),
+            Sample::new("daemon_quota_refusals_total", self.quota_refusals.load(Ordering::Relaxed)),
+        ]
+    }
 }
 
 impl Admin for Daemon {
@@ -205,11 +216,10 @@ impl Admin for Daemon {
     }
 
     fn samples(&self) -> Vec<Sample> {
-        let state = self.mounts.now();
-        let mut values = self.node.values();
-        values.insert("daemon_mounts", state.mounts.len() as u64);
-        values.insert("daemon_connections_taken_total", state.connections_taken);
-        values.insert("daemon_quota_refusals_total", self.quota_refusals.load(Ordering::Relaxed));
-        values.into_iter().map(|(name, value)| Sample::new(name, value)).collect()
+        [self.node.samples(false), self.own_samples()].concat()
+    }
+
+    fn named_samples(&self) -> Vec<Sample> {
+        [self.node.samples(true), self.own_samples()].concat()
     }
 }

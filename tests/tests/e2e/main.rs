@@ -64,4 +64,5 @@ mod takeover;
 mod tenants;
 mod tensors;
 mod trees;
+mod waits;
 mod walks;
