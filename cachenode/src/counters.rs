@@ -2,8 +2,42 @@
 //! same numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use larder_origin::{Attempt, Scheme};
 use larder_store::StoreCounters;
+use larder_telemetry::{Histogram, Sample};
+
+/// Where a read found its bytes. The slowest is the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// In the store.
+    Store,
+    /// In memory.
+    Window,
+    /// At a peer.
+    Peer,
+    /// At the origin.
+    Origin,
+}
+
+impl Source {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Store, Self::Window, Self::Peer, Self::Origin];
+
+    /// Its name in metrics and statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Window => "window",
+            Self::Peer => "peer",
+            Self::Origin => "origin",
+        }
+    }
+}
+
+/// The names of the errors that reads are answered with. The last is of all others.
+const CODES: [&str; 6] = ["ENOENT", "ESTALE", "EACCES", "ETIMEDOUT", "EIO", "other"];
 
 /// Counters of one dataset, by the names of `telemetry`'s table.
 #[derive(Debug, Default)]
@@ -11,7 +45,11 @@ use larder_store::StoreCounters;
 pub struct StatsCounters {
     pub reads: AtomicU64,
     pub lookups: AtomicU64,
-    pub errors: AtomicU64,
+    pub getattrs: AtomicU64,
+    pub listings: AtomicU64,
+    pub read_times: [Histogram; Source::ALL.len()],
+    errors: AtomicU64,
+    errors_by_code: [AtomicU64; CODES.len()],
     pub stale: AtomicU64,
     pub panics: AtomicU64,
     pub read_bytes_store: AtomicU64,
@@ -26,6 +64,9 @@ pub struct StatsCounters {
     pub origin_gets: AtomicU64,
     pub origin_bytes: AtomicU64,
     pub origin_errors: AtomicU64,
+    pub origin_answers: [Histogram; Attempt::ALL.len()],
+    pub origin_retries: [AtomicU64; Attempt::ALL.len()],
+    pub passes: AtomicU64,
     pub fetches_running: AtomicU64,
     pub plan_blocks_in_time: AtomicU64,
     pub plan_blocks_late: AtomicU64,
@@ -41,6 +82,72 @@ pub fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl StatsCounters {
+    /// Counts a read that was answered with bytes of this source, the slowest that it needed.
+    pub(crate) fn answered(&self, source: Source, took: Duration) {
+        self.read_times[source as usize].count(took);
+    }
+
+    /// Counts a read that was answered with the error of this name.
+    pub fn failed(&self, code: &str) {
+        add(&self.errors, 1);
+        let number = CODES.iter().position(|other| *other == code).unwrap_or(CODES.len() - 1);
+        add(&self.errors_by_code[number], 1);
+    }
+
+    /// The reads that were answered with an error.
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// The bytes that were read from each source.
+    pub(crate) fn read_bytes(&self) -> [u64; Source::ALL.len()] {
+        let bytes = [&self.read_bytes_store, &self.read_bytes_window, &self.read_bytes_peer, &self.read_bytes_origin];
+        bytes.map(|bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    /// The retries after each outcome that is a failure, by name.
+    pub(crate) fn retries(&self) -> [(&'static str, u64); Attempt::ALL.len() - 1] {
+        [Attempt::Throttled, Attempt::TimedOut, Attempt::Failed]
+            .map(|attempt| (attempt.name(), self.origin_retries[attempt as usize].load(Ordering::Relaxed)))
+    }
+
+    /// The counters that have labels.
+    pub(crate) fn labelled(&self) -> Vec<Sample> {
+        let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut samples = Vec::new();
+        for (source, bytes) in Source::ALL.into_iter().zip(self.read_bytes()) {
+            let tier = [("tier", source.name())];
+            samples.push(Sample::with("read_bytes_total", tier, bytes));
+            samples.push(Sample::with("reads_total", tier, self.read_times[source as usize].now().count()));
+        }
+        for (code, errors) in CODES.into_iter().zip(&self.errors_by_code) {
+            samples.push(Sample::with("read_errors_total", [("code", code)], number(errors)));
+        }
+        for (reason, retries) in self.retries() {
+            samples.push(Sample::with("origin_retries_total", [("reason", reason)], retries));
+        }
+        samples.push(Sample::new("passes_total", number(&self.passes)));
+        samples
+    }
+
+    /// The requests of the kernel, and the histograms, which never have the name of a dataset. `scheme`: of the origin.
+    pub(crate) fn times(&self, scheme: Scheme) -> Vec<Sample> {
+        let requests = [
+            ("lookup", &self.lookups),
+            ("getattr", &self.getattrs),
+            ("readdir", &self.listings),
+            ("read", &self.reads),
+        ];
+        let requests = requests
+            .map(|(verb, counter)| Sample::with("requests_total", [("verb", verb)], counter.load(Ordering::Relaxed)));
+        let reads = Source::ALL.into_iter().zip(&self.read_times);
+        let reads = reads.map(|(source, times)| times.sample("read_seconds", [("tier", source.name())]));
+        let answers = Attempt::ALL.into_iter().zip(&self.origin_answers).map(|(attempt, times)| {
+            times.sample("origin_request_seconds", [("scheme", scheme.as_str()), ("result", attempt.name())])
+        });
+        requests.into_iter().chain(reads).chain(answers).collect()
+    }
+
     /// Name and value of each one that only grows.
     pub(crate) fn totals(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         self.values().filter(|(name, _)| name.ends_with("_total"))
@@ -120,4 +227,29 @@ pub fn store_values(store: &StoreCounters) -> [(&'static str, u64); 13] {
         ("store_index_dropped_total", store.index_dropped.get()),
         ("store_index_errors_total", store.index_errors.get()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_counted_by_their_codes_and_all_of_them_together() {
+        let counters = StatsCounters::default();
+        ["EIO", "ESTALE", "EIO", "ENOTDIR", ""].into_iter().for_each(|code| counters.failed(code));
+        assert_eq!(counters.errors(), 5);
+        let of = |code, errors| Sample::with("read_errors_total", [("code", code)], errors);
+        let samples = counters.labelled();
+        for sample in [of("EIO", 2), of("ESTALE", 1), of("ENOENT", 0), of("other", 2)] {
+            assert!(samples.contains(&sample), "{sample:?}");
+        }
+    }
+
+    #[test]
+    fn each_source_has_its_own_number_and_the_slowest_is_the_last() {
+        for (number, source) in Source::ALL.into_iter().enumerate() {
+            assert_eq!(source as usize, number);
+        }
+        assert!(Source::ALL.is_sorted());
+    }
 }

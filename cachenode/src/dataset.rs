@@ -6,6 +6,7 @@
 mod adopting;
 mod description;
 mod lens;
+mod measured;
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +14,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,17 +27,21 @@ use larder_store::{
     CacheConfig, CacheUser, DatasetCache, Lookup, Ownership, PartBytes, Reservation, Sizes, Store, StoreCounters,
     StoreError, Usage,
 };
+use larder_telemetry::TRACE_TARGET;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use tracing::{Instrument, trace_span};
 
-use crate::counters::{StatsCounters, add, store_values};
+use crate::counters::{Source, StatsCounters, add, store_values};
 use crate::fetch::{FetchConfig, FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
 use crate::ownership::{OwnedBlocks, all_sizes};
+use crate::passes::Passes;
 use crate::plan::command::Command;
 use crate::plan::{PageCache, PlanRefused, PlanSource, Planner};
 use crate::renewal::Renewal;
 use crate::sharing::Sharing;
+use crate::stalls::{Cause, Stalls};
 use crate::stats::{CacheStats, DatasetSummary, OriginStats, Stats};
 use crate::warm::list_part::WarmListPart;
 use crate::warm::{ListRefused, Warmer};
@@ -87,6 +92,9 @@ pub enum OpenError {
     Store(#[from] StoreError),
 }
 
+/// A read from the cache that took longer than this has waited for its disk.
+const SLOW_READ: Duration = Duration::from_millis(10);
+
 thread_local! {
     /// Joins the parts of a read that spans blocks.
     static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -117,6 +125,8 @@ pub struct Dataset {
     warmer: Warmer,
     planner: Planner,
     counters: Arc<StatsCounters>,
+    /// Of its readers. Locked about once a second.
+    passes: Mutex<Passes>,
     description: Description,
 }
 
@@ -173,8 +183,13 @@ impl Dataset {
             owned,
             follows_owned: AtomicBool::new(false),
             counters,
+            passes: Mutex::default(),
             description,
         }))
+    }
+
+    fn passes(&self) -> MutexGuard<'_, Passes> {
+        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The snapshot's manifest.
@@ -339,26 +354,39 @@ impl Dataset {
     /// Answers a read from the store or the window: calls `reply` once with the bytes and returns true, or returns
     /// false without calling it. Never waits for the network, takes no lock that readers share unless there are plans,
     /// allocates nothing.
-    pub fn read_now(&self, file: FileBlocks, offset: u64, len: u32, mut reply: impl FnMut(&[u8])) -> bool {
+    pub fn read_now(&self, file: FileBlocks, offset: u64, len: u32, reply: impl FnMut(&[u8])) -> bool {
+        let began = Instant::now();
+        let found = self.find_now(file, offset, len, reply);
+        if let Some(source) = found {
+            let took = began.elapsed();
+            self.counters.answered(source, took);
+            if took > SLOW_READ && source == Source::Store {
+                self.stalls().waited(Cause::Disk, began);
+            }
+        }
+        found.is_some()
+    }
+
+    /// The same. Returns where the bytes were.
+    fn find_now(&self, file: FileBlocks, offset: u64, len: u32, mut reply: impl FnMut(&[u8])) -> Option<Source> {
         let mut parts = file.parts(offset, u64::from(len));
         let Some(first) = parts.next() else {
             reply(&[]);
-            return true;
+            return Some(Source::Window);
         };
         let Some(second) = parts.next() else {
             if let Some(bytes) = self.in_plan(&first) {
                 self.fetcher.mark_read(&first);
                 reply(&bytes);
-                return true;
+                return Some(Source::Window);
             }
-            return self.in_store(&first, &mut reply) || {
-                let found = self.in_window(&first);
-                if let Some(bytes) = &found {
-                    self.fetcher.mark_read(&first);
-                    reply(bytes);
-                }
-                found.is_some()
-            };
+            if self.in_store(&first, &mut reply) {
+                return Some(Source::Store);
+            }
+            let bytes = self.in_window(&first)?;
+            self.fetcher.mark_read(&first);
+            reply(&bytes);
+            return Some(Source::Window);
         };
         JOINED.with_borrow_mut(|joined| {
             joined.clear();
@@ -382,7 +410,7 @@ impl Dataset {
             if complete {
                 reply(joined);
             }
-            complete
+            complete.then_some(if from_window { Source::Window } else { Source::Store })
         })
     }
 
@@ -418,22 +446,34 @@ impl Dataset {
     /// Answers a read, and fetches what is missing. Fails after at most the read deadline. Cancel-safe: the fetch
     /// continues.
     pub async fn read_later(&self, file: FileBlocks, offset: u64, len: u32) -> Result<Bytes, FetchError> {
-        let deadline = self.fetcher.deadline();
+        let (dataset, snapshot) = (self.name(), self.manifest.snapshot());
+        let span = trace_span!(target: TRACE_TARGET, "read", dataset, %snapshot, file = file.file.0, offset, len);
+        self.read_waiting(file, offset, len).instrument(span).await
+    }
+
+    async fn read_waiting(&self, file: FileBlocks, offset: u64, len: u32) -> Result<Bytes, FetchError> {
+        let (began, deadline) = (Instant::now(), self.fetcher.deadline());
+        let _waiting = self.stalls().read();
         let parts: Vec<BlockPart> = file.parts(offset, u64::from(len)).collect();
-        let bytes = match parts[..] {
+        let (bytes, source) = match parts[..] {
             [part] => self.fetch_part(file.file, part, deadline).await?,
             _ => {
                 // Without memory yet: thousands of reads may wait for their first part.
-                let mut joined = Vec::new();
+                let (mut joined, mut slowest) = (Vec::new(), Source::Store);
                 for &part in &parts {
                     match self.in_store_later(part, deadline).await {
                         Some(bytes) => joined.extend_from_slice(&bytes),
-                        None => joined.extend_from_slice(&self.fetch_part(file.file, part, deadline).await?),
+                        None => {
+                            let (bytes, source) = self.fetch_part(file.file, part, deadline).await?;
+                            joined.extend_from_slice(&bytes);
+                            slowest = slowest.max(source);
+                        }
                     }
                 }
-                joined.into()
+                (joined.into(), slowest)
             }
         };
+        self.counters.answered(source, began.elapsed());
         // A read that fails is repeated, and needs all of its parts again.
         parts.iter().for_each(|part| self.fetcher.mark_read(part));
         Ok(bytes)
@@ -442,12 +482,25 @@ impl Dataset {
     /// A part's bytes out of the store, for a read that may wait. None also if the disk does not answer in time.
     async fn in_store_later(&self, part: BlockPart, deadline: Instant) -> Option<Bytes> {
         self.touched(&part);
+        let waits = self.stalls().waits_for(Cause::Disk);
         let bytes = self.fetcher.stored(part, deadline).await?;
+        drop(waits);
         add(&self.counters.read_bytes_store, u64::from(part.len));
         Some(bytes)
     }
 
-    async fn fetch_part(&self, index: FileIndex, part: BlockPart, deadline: Instant) -> Result<Bytes, FetchError> {
+    /// How long its readers wait.
+    fn stalls(&self) -> &Arc<Stalls> {
+        self.fetcher.stalls()
+    }
+
+    /// A part's bytes, fetched if they have to be, and where they were found.
+    async fn fetch_part(
+        &self,
+        index: FileIndex,
+        part: BlockPart,
+        deadline: Instant,
+    ) -> Result<(Bytes, Source), FetchError> {
         if !self.fetcher.is_read_here_and_there(index, &part) {
             self.planner.read(part.block);
         }
@@ -458,7 +511,7 @@ impl Dataset {
             Tier::Origin => &self.counters.read_bytes_origin,
         };
         add(counter, u64::from(part.len));
-        Ok(bytes)
+        Ok((bytes, tier.into()))
     }
 
     /// The name of the dataset.
@@ -556,6 +609,11 @@ impl Dataset {
                 .chain(self.fetcher.memory_values())
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
+            stalls: self.stall_stats(),
+            reads: self.read_stats(),
+            origin_answers: self.answer_stats(),
+            origin_retries: self.retry_stats(),
+            passes: self.all_passes(),
         }
     }
 

@@ -58,13 +58,15 @@ use bytes::Bytes;
 use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
-use larder_origin::{Caller, Origin, PlaceReport};
+use larder_origin::{Caller, Origin, PlaceReport, Scheme, watched};
 use larder_store::{DatasetCache, PartBytes};
+use larder_telemetry::TRACE_TARGET;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_stream::StreamExt;
 use tokio_util::task::TaskTracker;
+use tracing::{Instrument, trace_span};
 
 use crate::ahead::{AHEAD_BLOCKS, Begins, NO_LIMIT, Next, ReadAhead};
 use crate::counters::StatsCounters;
@@ -72,6 +74,7 @@ use crate::extent::EXTENT_BYTES;
 use crate::manifest_file::MappedManifest;
 use crate::memory::{Account, Permit};
 use crate::sharing::{Asker, Route, Sharing};
+use crate::stalls::{Cause, Phase, Stalls};
 use crate::tensors::{Demand, Tensors};
 
 use coming::{ComingPieces, Landing};
@@ -214,6 +217,16 @@ impl Fetcher {
         self.context.window.mark_read(part);
     }
 
+    /// The kind of the origin.
+    pub(crate) fn scheme(&self) -> Scheme {
+        self.origin.scheme()
+    }
+
+    /// How long the readers of the dataset wait.
+    pub(crate) fn stalls(&self) -> &Arc<Stalls> {
+        &self.context.stalls
+    }
+
     /// When a read that begins now ends at the latest.
     pub(crate) fn deadline(&self) -> Instant {
         self.context.deadline()
@@ -234,16 +247,20 @@ impl Fetcher {
             if let Some(bytes) = self.in_plan(&part).or_else(|| self.in_window(&part)) {
                 return Ok(Fetched { bytes, tier: Tier::Window });
             }
+            let has_earlier = self.context.cache.has_earlier(part.block);
+            let waits = has_earlier.then(|| self.context.stalls.waits_for(Cause::Disk));
             if let Some(PartBytes { memory, range, .. }) = self.keeper.read_earlier(part, deadline).await {
                 return Ok(Fetched { bytes: Bytes::from(memory).slice(range), tier: Tier::Window });
             }
-            if let Some(coming) = self.coming.find(&part)
-                && let Some(bytes) = Box::pin(coming.bytes_of(part, deadline)).await
-            {
-                return Ok(Fetched { bytes, tier: Tier::Window });
+            drop(waits);
+            if let Some(coming) = self.coming.find(&part) {
+                let _waits = self.context.stalls.joins(coming.phase());
+                if let Some(bytes) = Box::pin(coming.bytes_of(part, deadline)).await {
+                    return Ok(Fetched { bytes, tier: Tier::Window });
+                }
             }
             if self.context.window.is_piece(&part) {
-                return Box::pin(self.fetch_piece(file, part, Asker::Here, deadline)).await;
+                return Box::pin(self.fetch_own_piece(file, part, deadline)).await;
             }
             let demand = self.follow_tensors(file, &part);
             let piece = match demand {
@@ -267,7 +284,9 @@ impl Fetcher {
             }
             let _stalled = self.context.planned.stalls(part.block);
             let was_late = in_flight.end.deadline().is_some_and(|end| end + JOINED_LATE < deadline);
+            let waits = self.context.stalls.joins(in_flight.end.phase());
             let outcome = in_flight.outcome_until(deadline).await;
+            drop(waits);
             match outcome.unwrap_or_else(|| Outcome::Failed(self.context.timed_out(part.block))) {
                 Outcome::Fetched(block, tier) => {
                     self.look_at_start(file, &part, &block);
@@ -277,7 +296,7 @@ impl Fetcher {
                 // that the other readers of the block join that one.
                 Outcome::Failed(FetchError::TimedOut { .. }) if was_late => fetch_deadline = self.deadline(),
                 Outcome::Failed(error) => return Err(error),
-                Outcome::InPieces => return Box::pin(self.fetch_piece(file, part, Asker::Here, deadline)).await,
+                Outcome::InPieces => return Box::pin(self.fetch_own_piece(file, part, deadline)).await,
                 // The fetch that this reader joined did not request the block.
                 Outcome::NotAdmitted | Outcome::Skipped => {}
             }
@@ -343,6 +362,18 @@ impl Fetcher {
         }
     }
 
+    /// A piece for a reader of this node, which waits meanwhile.
+    async fn fetch_own_piece(
+        &self,
+        file: FileIndex,
+        part: BlockPart,
+        deadline: Instant,
+    ) -> Result<Fetched, FetchError> {
+        let phase = Arc::new(Phase::default());
+        let _waits = self.context.stalls.joins(&phase);
+        self.fetch_piece(file, part, Asker::Here, deadline, &phase).await
+    }
+
     /// A piece of a block that is read in pieces, from a peer or from the origin. Only the caller holds it.
     async fn fetch_piece(
         &self,
@@ -350,15 +381,22 @@ impl Fetcher {
         part: BlockPart,
         asker: Asker,
         deadline: Instant,
+        phase: &Arc<Phase>,
     ) -> Result<Fetched, FetchError> {
         let _running = self.context.running();
+        let stalls = &self.context.stalls;
         let fetched = timeout_at(deadline, async {
             let route = self.route(file, part.block, asker);
+            if !route.peers.is_empty() {
+                stalls.enters(phase, Cause::Peer);
+            }
             if let Some(bytes) = self.peers.fetch(part.range(), &route, Purpose::Read, deadline).await {
                 return Ok(Fetched { bytes, tier: Tier::Peer });
             }
+            stalls.enters(phase, Cause::Limit);
             let _memory = self.memory.acquire((part.len >> 10) + 1).await;
-            let bytes = self.origin.fetch_part(file, &part).await?;
+            stalls.enters(phase, Cause::Origin);
+            let bytes = watched(self.context.watch(phase), self.origin.fetch_part(file, &part)).await?;
             Ok::<_, FetchError>(Fetched { bytes, tier: Tier::Origin })
         });
         let fetched = fetched.await.unwrap_or_else(|_| Err(self.context.timed_out(part.block)));
@@ -388,6 +426,8 @@ impl Fetcher {
         deadline: Instant,
     ) -> Result<Fetched, FetchError> {
         let landing = self.coming.begin(piece);
+        // A reader of another node does not count here.
+        let _waits = (asker == Asker::Here).then(|| self.context.stalls.joins(landing.phase()));
         let Fetched { bytes, tier } = self.land_piece(file, piece, asker, deadline, landing).await?;
         let start = (part.start - piece.start) as usize;
         Ok(Fetched { bytes: bytes.slice(start..start + part.len as usize), tier })
@@ -402,7 +442,7 @@ impl Fetcher {
         deadline: Instant,
         landing: Landing,
     ) -> Result<Fetched, FetchError> {
-        let fetched = self.fetch_piece(file, piece, asker, deadline).await?;
+        let fetched = self.fetch_piece(file, piece, asker, deadline, landing.phase()).await?;
         self.context.window.hold_piece(piece, fetched.bytes.clone());
         if self.context.cache.takes_parts(piece.block) && self.peers.route(file, piece.block, asker).keep {
             self.keep_piece(piece, fetched.bytes.clone());
@@ -563,7 +603,8 @@ impl Fetcher {
             if let (Some(first), Some(last)) = (blocks().min(), blocks().max()) {
                 self.ahead.fetched_run(first, last);
             }
-            let run = Arc::clone(self).run(started, purpose, end, route.clone(), turn);
+            let span = trace_span!(target: TRACE_TARGET, "fetch", block = part.block.0, ?purpose);
+            let run = Arc::clone(self).run(started, purpose, end, route.clone(), turn).instrument(span);
             self.tasks.spawn_on(Caller::current().run(run), &self.runtime);
         }
         (in_flight, route)
@@ -581,6 +622,8 @@ impl Fetcher {
     ) {
         let StartedFetch { mut blocks, mut entries } = started;
         let first = blocks[0].part;
+        let stalls = &self.context.stalls;
+        stalls.enters(end.phase(), Cause::Disk);
         // Another fetch may have ended between the reader's look at store and window and the start of this one.
         if let Some(bytes) = self.keeper.find(first, purpose, self.deadline_of(&end)).await {
             let neighbours = blocks.split_off(1);
@@ -618,6 +661,9 @@ impl Fetcher {
             let fetch = pin!(async {
                 let from_peer = match receiver.only() {
                     Some(pending) => {
+                        if !route.peers.is_empty() {
+                            stalls.enters(end.phase(), Cause::Peer);
+                        }
                         self.peers.fetch(pending.part.whole_block(), &route, purpose, self.deadline_of(&end)).await
                     }
                     None => None,
@@ -626,8 +672,11 @@ impl Fetcher {
                     Some(block) => receiver.receive_from_peer(block),
                     None => {
                         // A fetch that fills the store, or that is planned, has other memory.
+                        stalls.enters(end.phase(), Cause::Limit);
                         let _memory = if purpose.has_memory() { None } else { Some(self.memory_for(kib, &end).await) };
-                        self.origin.fetch(first.block, &mut receiver, end.urgency()).await?;
+                        stalls.enters(end.phase(), Cause::Origin);
+                        let watch = self.context.watch(end.phase());
+                        watched(watch, self.origin.fetch(first.block, &mut receiver, end.urgency())).await?;
                     }
                 }
                 Ok::<(), FetchError>(())

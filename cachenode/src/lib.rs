@@ -12,7 +12,8 @@
 //! explains how to renew, and `kept_manifests` what it keeps of it for mounts and later snapshots; `memory` divides the
 //! memory of the process among all datasets; `mirrors` reads from several origins as if they were one; and
 //! [`allocator`] limits what the C library keeps; [`importing`] has an origin listed by a process of its own, which is
-//! [`importer_process`]; [`counters`] counts; [`stats`] is the document in which a mount describes itself.
+//! [`importer_process`]; [`counters`] counts, `stalls` knows what readers wait for, `passes` divides what was counted
+//! into passes over the dataset, which [`history`] keeps; [`stats`] is the document in which a mount describes itself.
 //!
 //! Invariants: [`Dataset::read_now`] never waits for the network. Bytes are those of the pinned snapshot, or the reader
 //! gets an error. Nothing here knows of FUSE or mounts.
@@ -28,6 +29,7 @@ mod error_kind;
 mod extent;
 pub mod fetch;
 mod folder;
+pub mod history;
 pub mod home;
 pub mod importer_process;
 pub mod importing;
@@ -39,6 +41,7 @@ mod memory;
 mod mirrors;
 pub mod node;
 mod ownership;
+mod passes;
 pub mod plan;
 mod planned;
 pub mod process;
@@ -46,6 +49,7 @@ mod renewal;
 pub mod request;
 pub mod sharing;
 pub mod source;
+mod stalls;
 pub mod stats;
 mod tensors;
 pub mod warm;
@@ -55,14 +59,19 @@ pub use counters::StatsCounters;
 pub use dataset::{CacheSpec, Dataset, OpenError};
 pub use fetch::{FetchConfig, FetchError};
 pub use folder::FolderRefused;
+pub use history::PassRecord;
 pub use home::{Home, HomeLimits};
 pub use larder_origin::Caller;
 pub use manifest_file::{ManifestFile, ManifestFileError, MappedManifest, open_manifest, order_of, put_order};
 pub use memory::MemoryBudget;
 pub use node::{Node, NodeConfig, NodeError, OpenDataset, PeerConfig};
+pub use passes::Pass;
 pub use plan::{PageCache, PlanRefused, PlanSource};
 pub use request::{Credentials, DatasetRequest, MirrorRequest, OriginLimits, PodVolume};
 pub use sharing::Sharing;
-pub use stats::{CacheStats, DatasetSummary, ListingStats, OriginStats, ProcessStats, Stats, WarmState};
+pub use stalls::Cause;
+pub use stats::{
+    CacheStats, DatasetSummary, ListingStats, OriginStats, ProcessStats, StallStats, Stats, TimesStats, WarmState,
+};
 pub use warm::list_part::{WARM_LIST_IOCTL, WarmListPart};
 pub use warm::{ListRefused, WARM_IOCTL};

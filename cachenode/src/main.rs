@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 
 /// Serves until `stop`.
 async fn serve(flags: Flags, stop: CancellationToken) -> anyhow::Result<()> {
-    let admin_address = flags.node.admin_address;
+    let admin_address = flags.node.admin();
     let opening = async {
         let (config, watcher) = flags.node.open().await?;
         if config.peers.as_ref().is_none_or(|peers| peers.listen.is_none()) {
@@ -103,10 +103,11 @@ async fn serve(flags: Flags, stop: CancellationToken) -> anyhow::Result<()> {
             }
         });
     }
-    if let Some(address) = admin_address {
+    if let Some(at) = admin_address {
         let (node, stopping) = (Arc::new(Metrics(Arc::clone(&node))), stopping.clone());
         tasks.spawn(async move {
-            let served = admin::serve(address, node, stopping.cancelled_owned()).await;
+            let address = at.address;
+            let served = admin::serve(at, node, stopping.cancelled_owned()).await;
             served.with_context(|| format!("serve the admin address {address} (--admin-address)"))
         });
     }
@@ -165,6 +166,10 @@ impl Admin for Metrics {
     }
 
     fn samples(&self) -> Vec<Sample> {
-        self.0.values().into_iter().map(|(name, value)| Sample::new(name, value)).collect()
+        self.0.samples(false)
+    }
+
+    fn named_samples(&self) -> Vec<Sample> {
+        self.0.samples(true)
     }
 }

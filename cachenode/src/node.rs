@@ -3,13 +3,15 @@
 //! The cast: [`NodeConfig`] configures it; [`Node`] opens datasets; `find` finds their manifests and origins; `budget`
 //! decides how much of the cache each of them gets, and `follow` changes that when the list of nodes changes; `opening`
 //! opens them, `adoption` has them adopt blocks of earlier snapshots, and `open` is the table of those that are
-//! open; `promises` keeps room for datasets whether or not they are; `cluster` serves them to peers; `quotas`
-//! holds namespaces to their limits; `credentials` rereads the node's own credentials.
+//! open; `promises` keeps room for datasets whether or not they are, and [`caches`] lets a person drop or pin
+//! those in the cache; `cluster` serves them to peers; `quotas` holds namespaces to their limits; `credentials`
+//! rereads the node's own credentials.
 //!
 //! Invariants: a dataset is open at most once, however many users it has. Credentials are in memory only.
 
 mod adoption;
 mod budget;
+pub mod caches;
 mod cluster;
 mod credentials;
 mod error;
@@ -24,17 +26,18 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use larder_dataset::Placement;
 use larder_dataset::environment::PEER_TOKEN;
+use larder_dataset::{CacheId, Placement};
 use larder_origin::OriginConfig;
 use larder_peers::Token;
 use larder_store::{Store, StoreConfig, StoreCounters};
+use larder_telemetry::Sample;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, watch};
 use tokio_util::sync::CancellationToken;
@@ -42,6 +45,7 @@ use tracing::{debug, info, warn};
 
 use crate::counters::store_values;
 use crate::fetch::DiskThreads;
+use crate::history::History;
 use crate::home::Home;
 use crate::importing::Importer;
 use crate::memory::MemoryBudget;
@@ -54,7 +58,7 @@ use one_each::OneEach;
 use open::{OpenDatasets, check_placement, check_settings, is_changed_by, renew};
 
 pub use cluster::{MemberReport, PeerConfig};
-pub use error::{ErrorKind, NodeError};
+pub use error::{CacheRefused, ErrorKind, NodeError};
 pub use find::{Found, Prepared};
 pub use larder_peers::{DatasetStats, NodeStats};
 pub use larder_store::{Promise, Quota, StoreError};
@@ -72,6 +76,9 @@ const LOCK_RETRY: Duration = Duration::from_millis(50);
 
 /// How long a stop waits for the blocks in flight to reach the cache.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often the node looks at the passes of its readers.
+const LOOK_AT_PASSES: Duration = Duration::from_secs(1);
 
 /// The configuration of a node.
 #[derive(Clone, Debug)]
@@ -142,7 +149,7 @@ impl Node {
         Ok(Arc::new(Self {
             cluster: config.peers.clone().map(Cluster::new),
             finder: Arc::new(finder),
-            open: OpenDatasets::new(runtime.clone()),
+            open: OpenDatasets::new(runtime.clone(), History::start(config.home.dir(), &runtime)),
             opening: Arc::default(),
             opening_each: OneEach::default(),
             disk_threads: DiskThreads::new(store.disks()),
@@ -180,7 +187,7 @@ impl Node {
     /// ended.
     pub async fn run(self: &Arc<Self>) -> anyhow::Result<()> {
         let Some(cluster) = &self.cluster else {
-            tokio::join!(self.follow_room(), self.follow_credentials());
+            tokio::join!(self.follow_room(), self.follow_credentials(), self.follow_passes());
             return Ok(());
         };
         let follow = async {
@@ -190,10 +197,22 @@ impl Node {
                 self.follow_members(cluster.membership()),
                 self.follow_room(),
                 self.follow_credentials(),
+                self.follow_passes(),
             );
             Ok(())
         };
         tokio::try_join!(cluster.serve(Arc::clone(&self.open), self.stopping.clone()), follow).map(|_| ())
+    }
+
+    /// Divides what readers read into passes, until the node stops.
+    async fn follow_passes(&self) {
+        let look = async {
+            loop {
+                tokio::time::sleep(LOOK_AT_PASSES).await;
+                self.open.look_at_passes();
+            }
+        };
+        self.stopping.run_until_cancelled(look).await;
     }
 
     fn budget(&self) -> Budget<'_> {
@@ -329,6 +348,37 @@ impl Node {
         values
     }
 
+    /// All metrics of the node: [`Self::values`], and those with labels, with the names of datasets or without.
+    pub fn samples(&self, with_names: bool) -> Vec<Sample> {
+        let mut samples: Vec<Sample> =
+            self.values().into_iter().map(|(name, value)| Sample::new(name, value)).collect();
+        samples.extend(self.open.samples(with_names));
+        for (scheme, usage) in self.config.origin.limits.usage() {
+            let scheme = [("scheme", scheme.as_str())];
+            samples.push(Sample::with("origin_concurrency_limit", scheme, usage.places as u64));
+            samples.push(Sample::with("origin_requests_in_flight", scheme, usage.in_flight as u64));
+            samples.push(Sample::with("origin_requests_waiting", scheme, usage.waiting as u64));
+        }
+        samples.extend(self.cluster.iter().flat_map(Cluster::samples));
+        samples
+    }
+
+    /// Notes that the threads that serve readers had no CPU for this part of the time since `began`. It counts for the
+    /// datasets that were read meanwhile: `reads` has the READ requests of each at the last call.
+    pub fn had_no_cpu(&self, began: tokio::time::Instant, part: Duration, reads: &mut HashMap<CacheId, u64>) {
+        let datasets = self.open.all();
+        let now: HashMap<CacheId, u64> = datasets.iter().map(|it| (it.cache_id(), it.reads())).collect();
+        let new = |cache: &CacheId| now[cache].saturating_sub(reads.get(cache).copied().unwrap_or(0));
+        let all: u64 = now.keys().map(new).sum();
+        for dataset in &datasets {
+            let new = new(&dataset.cache_id());
+            if new > 0 {
+                dataset.had_no_cpu(began, part.mul_f64(new as f64 / all as f64));
+            }
+        }
+        *reads = now;
+    }
+
     /// True if no closed dataset still has blocks in flight.
     pub fn is_drained(&self) -> bool {
         self.open.is_drained()
@@ -359,6 +409,7 @@ impl Node {
         });
         join_all(drains).await;
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.drained()).await;
+        self.open.close_history().await;
         self.store.close()?;
         info!("cache closed");
         Ok(())

@@ -93,6 +93,8 @@ struct State {
     tidied: Instant,
     is_running: bool,
     followed: Option<Followed>,
+    /// How often the last plan of programs has ended.
+    epochs: u64,
 }
 
 /// An epoch that is followed.
@@ -117,7 +119,8 @@ impl Planner {
         let seen = SeenBlocks::new(manifest.totals().blocks);
         let config = fetcher.config();
         let memory = config.other_account(config.plan_bytes);
-        let state = State { schedule: Schedule::default(), tidied: Instant::now(), is_running: false, followed: None };
+        let (schedule, tidied) = (Schedule::default(), Instant::now());
+        let state = State { schedule, tidied, is_running: false, followed: None, epochs: 0 };
         let (state, stop) = (Mutex::new(state), CancellationToken::new());
         let (follower, watched) = (Mutex::default(), Mutex::default());
         Self(Arc::new(Shared { manifest, fetcher, seen, follower, watched, memory, state, stop }))
@@ -159,6 +162,12 @@ impl Planner {
         [("fs_plans", plans), ("fs_plan_bytes", self.0.fetcher.planned().totals().0)]
     }
 
+    /// How many plans programs have open, and how often the last one has ended: the epochs of programs with plans.
+    pub(crate) fn epochs(&self) -> (usize, u64) {
+        let state = self.0.state();
+        (state.of_programs(), state.epochs)
+    }
+
     /// Carries out a command. Returns how many more items its plan wants. May read the manifest from the disk.
     pub(crate) fn command(&self, command: &Command<'_>, source: &PlanSource<'_>) -> Result<u32, PlanRefused> {
         let shared = &self.0;
@@ -181,7 +190,9 @@ impl Planner {
             }
             Command::At { passed, .. } => shared.state().schedule.at(owner, *passed, now, planned)?,
             Command::Close { .. } => {
-                shared.state().schedule.close(owner, planned)?;
+                let mut state = shared.state();
+                state.schedule.close(owner, planned)?;
+                state.epochs += u64::from(state.of_programs() == 0);
                 0
             }
         };
@@ -192,6 +203,13 @@ impl Planner {
     /// Ends all plans. None begins after that.
     pub(crate) fn stop(&self) {
         self.0.stop.cancel();
+    }
+}
+
+impl State {
+    /// The number of plans without the one by which an epoch is followed.
+    fn of_programs(&self) -> usize {
+        self.schedule.len() - usize::from(self.schedule.has(FOLLOWED))
     }
 }
 
@@ -324,7 +342,9 @@ impl Shared {
         let (mut state, planned) = (self.state(), self.fetcher.planned());
         let now = Instant::now();
         if now.duration_since(state.tidied) >= TICK {
+            let before = state.of_programs();
             state.schedule.tidy(now, planned);
+            state.epochs += u64::from(before > 0 && state.of_programs() == 0);
             state.tidied = now;
         }
         if state.schedule.len() == 0 {

@@ -20,6 +20,7 @@ use larder_origin::{CONCURRENCY, Env, OriginConfig, RateCaps, SharedLimits};
 use larder_peers::membership::Watcher;
 use larder_peers::{MemberSource, NodeList, Security, Tls, TlsFiles};
 use larder_store::probe::try_to_write;
+use larder_telemetry::admin::AdminAddress;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
@@ -66,7 +67,11 @@ pub struct NodeFlags {
     listing_size: u64,
     /// Address at which to serve /metrics, /healthz and /readyz.
     #[arg(long, value_name = "IP:PORT")]
-    pub admin_address: Option<SocketAddr>,
+    admin_address: Option<SocketAddr>,
+    /// File with the token of the scrapers to which /metrics names datasets (`Authorization: Bearer TOKEN`). It is read
+    /// at each such scrape. Default: /metrics names no dataset.
+    #[arg(long, value_name = "FILE", requires = "admin_address")]
+    metrics_token: Option<PathBuf>,
     /// S3 endpoint of datasets that name none. Not needed for AWS.
     #[arg(long, value_name = "URL", env = "LARDER_ENDPOINT", hide_env_values = true)]
     endpoint: Option<String>,
@@ -177,6 +182,11 @@ impl PeerFlags {
 }
 
 impl NodeFlags {
+    /// Where to serve the metrics, if anywhere.
+    pub fn admin(&self) -> Option<AdminAddress> {
+        Some(AdminAddress { address: self.admin_address?, names_token: self.metrics_token.clone() })
+    }
+
     /// The node's configuration, and the task that keeps its membership current. Creates the folders, or waits for
     /// them. Errors name the flag.
     pub async fn open(self) -> anyhow::Result<(NodeConfig, Option<Watcher>)> {

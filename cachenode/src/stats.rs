@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use larder_origin::PlaceReport;
+use larder_telemetry::Durations;
 use serde::{Deserialize, Serialize};
+
+use crate::passes::Pass;
+use crate::stalls::Cause;
 
 /// `.larder/stats.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,6 +29,58 @@ pub struct Stats {
     pub process: ProcessStats,
     /// Every counter and gauge, by its name in `docs/METRICS.md`.
     pub metrics: BTreeMap<String, u64>,
+    /// How long readers waited. Older processes do not report this and the following fields.
+    #[serde(default)]
+    pub stalls: StallStats,
+    /// The times to answer reads, by the slowest place that a read needed.
+    #[serde(default)]
+    pub reads: BTreeMap<String, TimesStats>,
+    /// The times of attempts at the origin, by their outcome.
+    #[serde(default)]
+    pub origin_answers: BTreeMap<String, TimesStats>,
+    /// Attempts at the origin that were repeated, by the reason.
+    #[serde(default)]
+    pub origin_retries: BTreeMap<String, u64>,
+    /// The last passes over the dataset, and the one that is running.
+    #[serde(default)]
+    pub passes: Vec<Pass>,
+}
+
+/// How long the readers of a mount waited.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct StallStats {
+    /// The time in which at least one read waited, since the dataset was opened.
+    pub seconds: f64,
+    /// The same by cause.
+    pub by_cause: BTreeMap<Cause, f64>,
+    /// The reads that wait now.
+    pub reads_waiting: u64,
+    /// How long the first of them has waited; 0 if none waits.
+    pub oldest_wait_seconds: f64,
+}
+
+/// Durations of one kind.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct TimesStats {
+    /// How many there were.
+    pub count: u64,
+    /// Their sum.
+    pub seconds: f64,
+    /// The end of the range of the histogram that has their median. None: there were none, or it has no end.
+    pub p50_seconds: Option<f64>,
+    /// The same of their 99th percentile.
+    pub p99_seconds: Option<f64>,
+}
+
+impl From<Durations> for TimesStats {
+    fn from(durations: Durations) -> Self {
+        Self {
+            count: durations.count(),
+            seconds: durations.seconds(),
+            p50_seconds: durations.quantile(0.5),
+            p99_seconds: durations.quantile(0.99),
+        }
+    }
 }
 
 /// The snapshot that is mounted.

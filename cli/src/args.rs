@@ -1,6 +1,7 @@
 //! Every flag of `larder`, with its help. Values are typed here; no other module parses them.
 
 pub(crate) mod bench;
+mod cache;
 pub(crate) mod cluster;
 mod clusters;
 mod example;
@@ -12,6 +13,7 @@ mod origin;
 mod publish;
 mod queue;
 mod quickstart;
+mod watch;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -19,9 +21,12 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub(crate) use cache::{CacheArgs, CacheCommand, CacheNameArgs, CachePlace};
 pub(crate) use clusters::{ClustersArgs, ClustersCommand, DescribeClusterArgs, JoinArgs, ListClustersArgs};
 pub(crate) use example::{ExampleArgs, ExampleName};
-pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
+pub(crate) use explain::{
+    ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainMountArgs, ExplainPodArgs, Explained, ExtenderUrl,
+};
 pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
 pub(crate) use job::JobArgs;
 pub(crate) use mount::{MirrorFlag, MountArgs, PlanArgs, RefreshFlag, UmountArgs, WarmArgs};
@@ -29,6 +34,7 @@ pub(crate) use origin::OriginArgs;
 pub(crate) use publish::{ImportArgs, PackArgs, SyncArgs};
 pub(crate) use queue::QueueArgs;
 pub(crate) use quickstart::QuickstartArgs;
+pub(crate) use watch::{TopArgs, UiArgs};
 
 /// Mounts training datasets from S3 and caches them on this node, so that every epoch hits the cache.
 #[derive(Debug, Parser)]
@@ -108,8 +114,14 @@ pub(crate) enum Command {
     /// Compare a mount, or a dataset at its origin, with its manifest.
     Verify(VerifyArgs),
     /// Show the state and the hit ratio of mounts.
-    #[command(visible_alias = "status", aliases = ["ls", "list", "top"])]
+    #[command(visible_alias = "status", aliases = ["ls", "list"])]
     Stats(StatsArgs),
+    /// Watch all mounts on this machine, or the caches of a cluster, on a screen.
+    Top(TopArgs),
+    /// Show this machine and a cluster on a page in the browser.
+    Ui(UiArgs),
+    /// List the datasets in the cache, drop one, or keep its room.
+    Cache(CacheArgs),
     /// Check this machine and suggest fixes.
     Doctor(DoctorArgs),
     /// Show the GPUs and HCAs of this node: which pods hold them, and why a device is out of service.
@@ -120,7 +132,7 @@ pub(crate) enum Command {
     Queue(QueueArgs),
     /// Show the clusters that jobs may run in, and let a home run jobs in one.
     Cluster(ClustersArgs),
-    /// Explain why a Dataset or job is not ready, or why a pod was placed on its node.
+    /// Explain why a job waits for a mount, why a Dataset or job is not ready, or why a pod was placed on its node.
     Explain(ExplainArgs),
     /// Print manifests to start from, filled with your bucket.
     Example(ExampleArgs),
@@ -230,7 +242,7 @@ mod tests {
 
     #[test]
     fn usual_verbs_are_understood_and_unknown_ones_are_answered_with_the_nearest() {
-        for verb in ["ls", "list", "top", "status"] {
+        for verb in ["ls", "list", "status"] {
             let cli = Cli::try_parse_from(["larder", verb]).unwrap();
             assert!(matches!(cli.command, Command::Stats(_)), "{verb}");
         }

@@ -1,6 +1,7 @@
 //! The sub-commands, one file each.
 
 pub(crate) mod bench;
+pub(crate) mod cache;
 pub(crate) mod clusters;
 pub(crate) mod devices;
 pub(crate) mod doctor;
@@ -16,6 +17,8 @@ pub(crate) mod queue;
 pub(crate) mod quickstart;
 pub(crate) mod stats;
 pub(crate) mod sync;
+pub(crate) mod top;
+pub(crate) mod ui;
 pub(crate) mod umount;
 pub(crate) mod verify;
 pub(crate) mod warm;

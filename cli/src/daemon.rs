@@ -4,7 +4,7 @@ use std::error::Error;
 use std::future::Future;
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1::daemon_client::DaemonClient;
 use larder_daemon_api::{connect_channel, v1};
@@ -44,6 +44,24 @@ impl Client {
             asked => Ok(unless_leaving(std::future::ready(asked)).await?.map(|answer| answer.leaving)),
         }
     }
+
+    /// The datasets that its cache holds or keeps room for.
+    pub(crate) async fn caches(&mut self) -> anyhow::Result<Vec<v1::Cache>> {
+        let answer = self.0.list_caches(v1::ListCachesRequest {}).await;
+        Ok(answer.map_err(in_words)?.into_inner().caches)
+    }
+
+    /// Drops what its cache holds of a dataset.
+    pub(crate) async fn drop_cache(&mut self, id: &str) -> anyhow::Result<()> {
+        let answer = self.0.drop_cache(v1::DropCacheRequest { id: id.to_owned() }).await;
+        answer.map(|_| ()).map_err(in_words)
+    }
+
+    /// Pins a dataset of its cache, or ends its pin.
+    pub(crate) async fn pin_cache(&mut self, id: &str, pinned: bool) -> anyhow::Result<()> {
+        let answer = self.0.pin_cache(v1::PinCacheRequest { id: id.to_owned(), pinned }).await;
+        answer.map(|_| ()).map_err(in_words)
+    }
 }
 
 /// The nodes that share their caches with the daemon at `socket`. Must be called within a runtime.
@@ -52,6 +70,13 @@ pub(crate) async fn nodes(socket: &Path) -> anyhow::Result<Vec<v1::NodeInfo>> {
     match client.list_nodes(v1::ListNodesRequest {}).await {
         Ok(answer) => Ok(answer.into_inner().nodes),
         Err(status) => bail!("{}", status.message()),
+    }
+}
+
+fn in_words(status: Status) -> anyhow::Error {
+    match status.code() {
+        Code::Unimplemented => anyhow!("the larderd of this cache is older than this command: restart it"),
+        _ => anyhow!("{}", status.message()),
     }
 }
 

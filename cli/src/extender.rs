@@ -69,7 +69,7 @@ pub(crate) async fn of(cluster: &Cluster, pod: &ObjectKey) -> anyhow::Result<Tol
     {
         return Err(first);
     }
-    told.notes = failures.iter().map(|error| Chain(&**error).to_string()).collect();
+    told.notes = failures.iter().map(|error| format!("{}: its decisions are missing here", Chain(&**error))).collect();
     told.decisions.sort_by_key(|decision| decision.get("at").and_then(Value::as_u64));
     Ok(told)
 }

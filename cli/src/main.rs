@@ -11,10 +11,13 @@ mod extender;
 mod help_page;
 mod http;
 mod ioctl;
+mod machine;
 mod mount_stats;
+mod pod_mounts;
 mod queues;
 mod report;
 mod source;
+mod why;
 
 use std::process::ExitCode;
 
@@ -46,6 +49,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Plan(args) => commands::plan::run(&args),
         Command::Verify(args) => commands::verify::run(&args),
         Command::Stats(args) => commands::stats::run(&args),
+        Command::Top(args) => commands::top::run(&args),
+        Command::Ui(args) => commands::ui::run(&args),
+        Command::Cache(args) => commands::cache::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Job(args) => commands::job::run(&args),

@@ -64,12 +64,17 @@ fn plain(text: &str) -> Cow<'_, str> {
     if text.contains(is_obeyed) { text.replace(is_obeyed, "?").into() } else { text.into() }
 }
 
+/// Foreign text as one line.
+pub fn one_line(text: &str) -> String {
+    let words: Vec<&str> =
+        text.split(|c: char| c.is_whitespace() || is_obeyed(c)).filter(|word| !word.is_empty()).collect();
+    words.join(" ")
+}
+
 /// Foreign text as a cell of a table: one line of limited length.
 pub fn cell(text: &str) -> String {
     const MOST: usize = 300;
-    let words: Vec<&str> =
-        text.split(|c: char| c.is_whitespace() || is_obeyed(c)).filter(|word| !word.is_empty()).collect();
-    let line = words.join(" ");
+    let line = one_line(text);
     match line.char_indices().nth(MOST) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line,

@@ -44,8 +44,12 @@ pub(crate) async fn seen(cluster: &Cluster) -> anyhow::Result<Vec<Queue>> {
     }
 }
 
-/// The jobs in queues: from all namespaces if the user may list them, otherwise from `namespace`.
-pub(crate) async fn jobs(cluster: &Cluster, namespace: &str, is_in: impl Fn(&str) -> bool) -> anyhow::Result<Seen> {
+/// The jobs in these queues, or in none: from all namespaces if the user may list them, otherwise from `namespace`.
+pub(crate) async fn jobs(
+    cluster: &Cluster,
+    namespace: &str,
+    is_in: impl Fn(Option<&str>) -> bool,
+) -> anyhow::Result<Seen> {
     let mut seen = Seen::default();
     let mut jobs = Vec::new();
     for of in [None, Some(namespace)] {
@@ -53,7 +57,7 @@ pub(crate) async fn jobs(cluster: &Cluster, namespace: &str, is_in: impl Fn(&str
         jobs.clear();
         let listed = cluster.list(&asked, None, |object| {
             let job = typed::<TrainingJob>(object).ok();
-            jobs.extend(job.filter(|job| job.spec.queue.as_deref().is_some_and(&is_in)));
+            jobs.extend(job.filter(|job| is_in(job.spec.queue.as_deref())));
         });
         match listed.await {
             Ok(()) => break,

@@ -3,20 +3,29 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use larder_api::Phase;
 use larder_api::quantity::amount;
 use larder_api::queue::flavor::split;
 use larder_telemetry::Heartbeat;
-use larder_telemetry::admin::{Admin, Sample};
+use larder_telemetry::admin::{Admin, Sample, Value};
 
-use crate::jobs::counts::Counts;
+use crate::jobs::counts::{Counts, WAIT_ENDS};
 use crate::jobs::index::Jobs;
 use crate::jobs::machine::Cause;
 use crate::jobs::objects::QueueObject;
 use crate::jobs::queues::Report;
 use crate::write::Write;
+
+/// The most namespaces with a queue that the metrics name.
+const NAMED_MOST: usize = 200;
+
+/// The name of all others in the metrics.
+const OTHER: &str = "_other";
+
+/// The training jobs of a queue that wait for room, and those that have it.
+type JobCounts = [u64; 2];
 
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -42,6 +51,8 @@ pub struct Counters {
     pub jobs_running: AtomicU64,
     /// Since when the longest-waiting job has been waiting, in seconds since 1970; 0 if no job waits.
     pub oldest_waiting: AtomicU64,
+    /// The training jobs by namespace and queue. Jobs without a queue have an empty one.
+    pub jobs_by_queue: Mutex<BTreeMap<(String, String), JobCounts>>,
     /// The counters of training jobs' steps.
     pub steps: Mutex<Counts>,
     /// The queues of training jobs, by name.
@@ -116,10 +127,18 @@ impl Counters {
         };
         let mut queues: BTreeMap<String, QueueFigures> = jobs.queues.iter().filter_map(figures).collect();
         let (mut waiting, mut running, mut oldest) = (0, 0, None::<u64>);
-        for job_state in jobs.job_states.values() {
+        let mut by_queue: BTreeMap<(String, String), JobCounts> = BTreeMap::new();
+        for (key, job_state) in &jobs.job_states {
             let state = &job_state.record.state;
-            waiting += u64::from(state.phase == Phase::Queued);
-            running += u64::from(state.holds_room());
+            let counts = [u64::from(state.phase == Phase::Queued), u64::from(state.holds_room())];
+            waiting += counts[0];
+            running += counts[1];
+            if counts != [0, 0] {
+                let named = (key.namespace.clone(), job_state.queue.clone());
+                let is_full = by_queue.len() >= NAMED_MOST && !by_queue.contains_key(&named);
+                let named = if is_full { (OTHER.to_owned(), OTHER.to_owned()) } else { named };
+                by_queue.entry(named).or_default().iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            }
             // An invalid job waits for its user, not for room.
             let is_valid = job_state.waiting.is_some() && job_state.undecided_since.is_none();
             if state.phase == Phase::Queued && is_valid {
@@ -137,6 +156,7 @@ impl Counters {
         }
         *before = queues;
         drop(before);
+        *self.jobs_by_queue.lock().unwrap_or_else(PoisonError::into_inner) = by_queue;
         self.oldest_waiting.store(oldest.unwrap_or(0), Ordering::Relaxed);
         self.jobs_waiting.store(waiting, Ordering::Relaxed);
         self.jobs_running.store(running, Ordering::Relaxed);
@@ -182,15 +202,17 @@ impl Admin for Status {
         let lost = Cause::ALL.into_iter().zip(steps.lost);
         let lost =
             lost.map(|(cause, value)| Sample::with("controller_job_restarts_total", [("cause", cause.field())], value));
+        let ends = WAIT_ENDS.map(|end| end as f64).into_iter().chain([f64::INFINITY]);
+        let waits = Value::Histogram {
+            buckets: ends.zip(steps.waits).collect(),
+            sum: Duration::from_secs(steps.waited_seconds),
+        };
+        let waits = Sample::of("controller_job_wait_seconds", [], waits);
         let writes = c.writes.lock().unwrap_or_else(PoisonError::into_inner);
         let writes = writes.iter().map(|((resource, verb), value)| {
             Sample::with("controller_writes_total", [("verb", *verb), ("resource", *resource)], *value)
         });
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let queues = c.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut queues: Vec<Sample> = queues.iter().flat_map(|(name, queue)| queue.samples(name, now)).collect();
-        // Samples of one metric follow each other.
-        queues.sort_by_key(|sample| sample.name);
+        let now = now();
         [
             ("controller_datasets", number(&c.datasets)),
             ("controller_datasets_ready", number(&c.datasets_ready)),
@@ -210,9 +232,51 @@ impl Admin for Status {
         .into_iter()
         .chain(lost)
         .chain(writes)
-        .chain(queues)
+        .chain([waits])
+        .chain(self.jobs(false))
         .collect()
     }
+
+    fn named_samples(&self) -> Vec<Sample> {
+        let mut samples = self.samples();
+        samples.retain(|sample| sample.name != JOBS);
+        samples.extend(self.jobs(true));
+        let (queues, now) = (self.0.queues.lock().unwrap_or_else(PoisonError::into_inner), now());
+        samples.extend(queues.iter().flat_map(|(name, queue)| queue.samples(name, now)));
+        samples
+    }
+}
+
+/// The metric that has the names of queues for scrapers that may see them.
+const JOBS: &str = "controller_jobs";
+
+impl Status {
+    /// The training jobs by state, with the names of their queues or without.
+    fn jobs(&self, with_names: bool) -> Vec<Sample> {
+        let by_queue = self.0.jobs_by_queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let sample = |state, labels: [(&'static str, &str); 2], count| {
+            let mut sample = Sample::with(JOBS, [("state", state)], count);
+            let labels = labels.iter().map(|(label, value)| (*label, (*value).to_owned()));
+            sample.labels.extend(labels.filter(|_| with_names));
+            sample
+        };
+        let samples = |(namespace, queue): (&str, &str), [queued, running]: JobCounts| {
+            let labels = [("namespace", namespace), ("queue", queue)];
+            [sample("queued", labels, queued), sample("running", labels, running)]
+        };
+        if with_names {
+            let named =
+                by_queue.iter().flat_map(|((namespace, queue), it)| samples((namespace.as_str(), queue.as_str()), *it));
+            return named.collect();
+        }
+        let all = by_queue.values().fold([0, 0], |sum, it| [sum[0] + it[0], sum[1] + it[1]]);
+        samples(("", ""), all).into()
+    }
+}
+
+/// The current time in seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// The time since `since`; 0 if `since` is 0.
@@ -237,11 +301,52 @@ mod tests {
         let amounts = [("nvidia.com/gpu h100".to_owned(), (4, 6))].into();
         let figures = QueueFigures { running: 1, amounts, ..QueueFigures::default() };
         status.0.queues.lock().unwrap().insert("vision".to_owned(), figures);
-        let served: BTreeSet<&str> = status.samples().iter().map(|sample| sample.name).collect();
+        let samples = status.named_samples();
+        let served: BTreeSet<&str> = samples.iter().map(|sample| sample.name).collect();
         let names = METRICS.iter().map(|metric| metric.name).filter(|name| name.starts_with("controller_"));
         assert_eq!(served, names.collect());
         let labels = [("queue", "vision"), ("resource", "nvidia.com/gpu"), ("flavor", "h100")];
-        assert!(status.samples().contains(&Sample::with("controller_queue_borrowed", labels, 2)));
+        assert!(samples.contains(&Sample::with("controller_queue_borrowed", labels, 2)));
+    }
+
+    // SEMANTICS: P9
+    #[test]
+    fn queues_have_names_only_for_those_who_may_see_them() {
+        let status = Status(Arc::new(Counters::default()));
+        let named = |namespace: &str, queue: &str| (namespace.to_owned(), queue.to_owned());
+        let by_queue = BTreeMap::from([(named("team-a", "gpus"), [2, 1]), (named("team-b", ""), [3, 0])]);
+        *status.0.jobs_by_queue.lock().unwrap() = by_queue;
+        status.0.queues.lock().unwrap().insert("gpus".to_owned(), QueueFigures::default());
+        let open = status.samples();
+        assert!(!["team-a", "gpus"].iter().any(|name| format!("{open:?}").contains(name)));
+        let jobs = |samples: Vec<Sample>| samples.into_iter().filter(|it| it.name == JOBS).collect::<Vec<_>>();
+        let of = |state, count| Sample::with(JOBS, [("state", state)], count);
+        assert_eq!(jobs(open), [of("queued", 5), of("running", 1)]);
+        let labels = |state, namespace, queue| [("state", state), ("namespace", namespace), ("queue", queue)];
+        let of = |state, namespace, queue, count| Sample::with(JOBS, labels(state, namespace, queue), count);
+        assert_eq!(
+            jobs(status.named_samples()),
+            [
+                of("queued", "team-a", "gpus", 2),
+                of("running", "team-a", "gpus", 1),
+                of("queued", "team-b", "", 3),
+                of("running", "team-b", "", 0)
+            ]
+        );
+    }
+
+    #[test]
+    fn waits_of_started_jobs_are_counted_by_range() {
+        let mut counts = Counts::default();
+        counts.waits[WAIT_ENDS.partition_point(|end| *end < 60)] += 1;
+        counts.waited_seconds += 60;
+        let status = Status(Arc::new(Counters::default()));
+        status.0.count_steps("", &counts);
+        status.0.count_steps("", &counts);
+        let samples = status.samples();
+        let waits = samples.iter().find(|sample| sample.name == "controller_job_wait_seconds").unwrap();
+        let Value::Histogram { buckets, sum } = &waits.value else { panic!() };
+        assert_eq!((buckets[3], buckets.last().unwrap().1, *sum), ((60.0, 2), 0, Duration::from_secs(120)));
     }
 
     #[test]

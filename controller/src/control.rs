@@ -2,7 +2,6 @@
 //! into writes, and a limited number of writes run concurrently with the loop. The result of a write is an event as
 //! well, so the next decision already sees its effect.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -12,6 +11,7 @@ use larder_api::SnapshotCache;
 use larder_api::names::{LEASE, REGISTRY_CONFIG_MAP};
 use larder_kube::Client;
 use larder_telemetry::Heartbeat;
+use larder_telemetry::admin::AdminAddress;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -85,18 +85,18 @@ pub struct Config {
     /// How long a node may be not ready before its pods of training jobs are lost.
     pub node_lost_after: Duration,
     /// The address of the metrics server; `None` for none.
-    pub admin_address: Option<SocketAddr>,
+    pub admin_address: Option<AdminAddress>,
 }
 
 /// Runs until `stop`. Losing the Lease is an error, after which the process must exit.
 pub async fn run(client: Client, config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let counters = Arc::new(Counters::default());
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    if let Some(address) = config.admin_address {
+    if let Some(at) = config.admin_address.clone() {
+        let address = at.address;
         let (status, stopping) = (Arc::new(Status(Arc::clone(&counters))), stop.clone());
         tasks.spawn(async move {
-            let served =
-                larder_telemetry::admin::serve(address, status, async move { stopping.cancelled().await }).await;
+            let served = larder_telemetry::admin::serve(at, status, async move { stopping.cancelled().await }).await;
             served.with_context(|| format!("--admin-address {address}"))
         });
     }

@@ -14,6 +14,7 @@ use larder_dataset::size::parse_duration;
 use larder_kube::Error;
 use larder_kube::api::Api;
 use larder_kube::client::Client;
+use larder_telemetry::admin::AdminAddress;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -81,6 +82,11 @@ struct Args {
     /// The address on which to serve /metrics, /healthz and /readyz over HTTP, such as 0.0.0.0:9467
     #[arg(long, env = "LARDER_ADMIN_ADDRESS")]
     admin_address: Option<SocketAddr>,
+
+    /// The file with the token of the scrapers to which /metrics names namespaces and queues (`Authorization: Bearer
+    /// TOKEN`). It is read at each such scrape. Default: /metrics names none
+    #[arg(long, value_name = "FILE", requires = "admin_address")]
+    metrics_token: Option<PathBuf>,
 }
 
 /// The pause before the API server is asked again.
@@ -100,7 +106,7 @@ impl Args {
             wait_for_nodes: self.wait_for_nodes,
             keep_ended_jobs: self.keep_ended_jobs,
             node_lost_after: self.node_lost_after,
-            admin_address: self.admin_address,
+            admin_address: self.admin_address.map(|address| AdminAddress { address, names_token: self.metrics_token }),
         }
     }
 }

@@ -42,6 +42,9 @@ impl Admin for DriverAdmin {
             ("csi_connections", count(self.node.mounts.keeper.mounts().len())),
             ("csi_targets", count(self.node.mounts.records.all().len())),
         ];
-        samples.map(|(name, value)| Sample::new(name, value)).into()
+        let [ok, error] = &**self.calls.published();
+        let publishes = [("ok", ok), ("error", error)];
+        let publishes = publishes.map(|(result, times)| times.sample("csi_publish_seconds", [("result", result)]));
+        samples.map(|(name, value)| Sample::new(name, value)).into_iter().chain(publishes).collect()
     }
 }

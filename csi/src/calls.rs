@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use larder_telemetry::Histogram;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Response, Status};
@@ -19,11 +20,13 @@ pub struct Calls {
     running: TaskTracker,
     permits: Arc<Semaphore>,
     panics: Arc<AtomicU64>,
+    published: Arc<[Histogram; 2]>,
 }
 
 impl Default for Calls {
     fn default() -> Self {
-        Self { running: TaskTracker::new(), permits: Arc::new(Semaphore::new(CALLS)), panics: Arc::default() }
+        let permits = Arc::new(Semaphore::new(CALLS));
+        Self { running: TaskTracker::new(), permits, panics: Arc::default(), published: Arc::default() }
     }
 }
 
@@ -67,6 +70,11 @@ impl Calls {
     pub async fn finish(&self) {
         self.running.close();
         self.running.wait().await;
+    }
+
+    /// The times of the calls that published a volume, and of those that did not.
+    pub(crate) fn published(&self) -> &Arc<[Histogram; 2]> {
+        &self.published
     }
 
     /// The number of calls that panicked.

@@ -1,6 +1,7 @@
 //! The node service on the wire.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use larder_csi_api::csi;
 use larder_csi_api::csi::node_service_capability::rpc::Type as Rpc;
@@ -30,10 +31,14 @@ impl csi::node_server::Node for NodeService {
     ) -> Result<Response<csi::NodePublishVolumeResponse>, Status> {
         let request = request.into_inner();
         let span = info_span!("publish", volume = ?request.volume_id, target = ?request.target_path);
-        let node = Arc::clone(&self.node);
-        self.calls
-            .run(span, async move { node.publish(request).await.map(|()| csi::NodePublishVolumeResponse {}) })
-            .await
+        let (node, times) = (Arc::clone(&self.node), Arc::clone(self.calls.published()));
+        let publish = async move {
+            let began = Instant::now();
+            let published = node.publish(request).await;
+            times[usize::from(published.is_err())].count(began.elapsed());
+            published.map(|()| csi::NodePublishVolumeResponse {})
+        };
+        self.calls.run(span, publish).await
     }
 
     async fn node_unpublish_volume(

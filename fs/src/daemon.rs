@@ -23,6 +23,9 @@ use larder_daemon_api::socket::{GRPC_SOCKET, HANDOVER_SOCKET};
 use larder_dataset::Chain;
 use tracing::warn;
 
+use crate::starved;
+
+pub use self::convert::cache_info;
 pub use self::core::{Daemon, DaemonConfig};
 pub use error::DaemonError;
 use handover::CurrentKeeper;
@@ -36,11 +39,12 @@ impl Daemon {
         for dir in &self.run_dirs {
             tasks.spawn(Arc::clone(&self).serve_in(dir.clone(), keeper.clone()));
         }
-        if let Some(address) = self.admin {
-            tasks.spawn(service::serve_admin(Arc::clone(&self), address));
+        if let Some(at) = self.admin.clone() {
+            tasks.spawn(service::serve_admin(Arc::clone(&self), at));
         }
         let node = Arc::clone(&self.node);
         tasks.spawn(async move { node.run().await });
+        tasks.spawn(starved::follow(Arc::clone(&self.node)));
         let daemon = Arc::clone(&self);
         let let_go = move || daemon.keep_what_is_here();
         tasks.spawn(handover::without_keeper(self.keepers.subscribe(), let_go));

@@ -10,6 +10,20 @@ use larder_cachenode::{ListRefused, PlanRefused};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
+impl Errno {
+    /// The name of the errno, for those with which reads are answered; empty for all others.
+    pub(crate) fn name(self) -> &'static str {
+        match self.0 {
+            libc::ENOENT => "ENOENT",
+            libc::ESTALE => "ESTALE",
+            libc::EACCES => "EACCES",
+            libc::ETIMEDOUT => "ETIMEDOUT",
+            libc::EIO => "EIO",
+            _ => "",
+        }
+    }
+}
+
 impl From<&FsError> for Errno {
     fn from(error: &FsError) -> Self {
         Self(match error {

@@ -8,6 +8,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use larder_cachenode::counters::{StatsCounters, add};
 use larder_cachenode::plan::command::{Command, Malformed, OWNED_IOCTL, decode_owned};
@@ -111,10 +112,13 @@ impl Front {
                 Some(name) => self.lookup(node, name, reply),
                 None => unknown(reply),
             },
-            operation::GETATTR => match self.filesystem().attr(node) {
-                Ok(attr) => reply.attr(&self.file_attr(&attr), seconds(&attr)),
-                Err(error) => fail(reply, &error),
-            },
+            operation::GETATTR => {
+                add(&self.counters().getattrs, 1);
+                match self.filesystem().attr(node) {
+                    Ok(attr) => reply.attr(&self.file_attr(&attr), seconds(&attr)),
+                    Err(error) => fail(reply, &error),
+                }
+            }
             operation::READLINK => match self.filesystem().link_text(node) {
                 // The kernel cuts off a longer text, which would then lead elsewhere.
                 Ok(text) if text.len() <= PATH_MAX => reply.data(&text),
@@ -215,6 +219,7 @@ impl Front {
 
     fn list(&self, request: &Request<'_>, with_attributes: bool, reply: Reply) {
         let Some(read) = request.read() else { return unknown(reply) };
+        add(&self.counters().listings, 1);
         let mut listing = Listing::new(read.size);
         let listed = self.filesystem().read_dir(read.ino, read.offset, |entry| {
             let kept_seconds = with_attributes.then(|| seconds(&entry.attr));
@@ -275,6 +280,10 @@ impl Serve for Front {
 
     fn retrieved(&self, request: &Request<'_>) {
         self.pages.retrieved(request);
+    }
+
+    fn were_queued(&self, since: Instant) {
+        self.filesystem().dataset().was_busy(since.into());
     }
 }
 

@@ -8,7 +8,8 @@
 //! asks the kernel what its page cache has; [`errno`] is the only place where an error becomes an errno. Around them:
 //! [`connection`] serves a mount that another process made; `requests` stores its unanswered requests where they
 //! outlive the process; `replay` answers the requests that an earlier process left there; `limits` names the limits of
-//! the system; [`daemon`] combines everything for many mounts at once, and both `larderd` and `larder mount` run it.
+//! the system; `starved` notices that threads have no CPU; [`daemon`] combines everything for many mounts at once, and
+//! both `larderd` and `larder mount` run it.
 //!
 //! Invariant: a FUSE thread never waits for the network.
 
@@ -31,6 +32,7 @@ mod reading;
 mod replay;
 mod requests;
 mod slots;
+mod starved;
 mod wire;
 
 pub use limits::pids_max_file;

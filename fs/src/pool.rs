@@ -52,6 +52,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The same while another connection lacks a thread.
 const HASTE: Duration = Duration::from_millis(2);
 
+/// Requests that have waited for a thread for less than this are not reported.
+const QUEUED_LEAST: Duration = Duration::from_millis(10);
+
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// How long a free thread keeps its large buffers.
@@ -70,6 +73,9 @@ pub(crate) trait Serve: Debug + Send + Sync + 'static {
 
     /// Takes pages that were asked for. The kernel expects no answer.
     fn retrieved(&self, _: &Request<'_>) {}
+
+    /// Notes that requests have waited in the kernel since then, because all slots were taken.
+    fn were_queued(&self, _since: Instant) {}
 }
 
 /// The threads, and the connections that they serve. They end after the last reference was dropped.
@@ -123,6 +129,9 @@ struct Connection {
     waiting: AtomicUsize,
     /// Whether its threads leave it.
     is_ended: AtomicBool,
+    began: Instant,
+    /// Since when all slots are taken, in nanoseconds since it began; 0 if they are not.
+    full_since: AtomicU64,
     end: End,
 }
 
@@ -246,6 +255,8 @@ impl Pool {
             is_armed: AtomicBool::new(true),
             waiting: AtomicUsize::new(0),
             is_ended: AtomicBool::new(false),
+            began: Instant::now(),
+            full_since: AtomicU64::new(0),
             end: End { outcome: Mutex::new(Ok(())), report: Some(report) },
         });
         self.shared.connections().insert(number, Arc::clone(&connection));
@@ -329,14 +340,15 @@ impl Shared {
         let mut next = None;
         let mut requests: u64 = 0;
         while next.is_none() && !connection.is_ended.load(Ordering::Relaxed) {
+            connection.note_free();
             connection.waiting.fetch_add(1, Ordering::SeqCst);
             turns.fetch_add(1, Ordering::Relaxed);
             let received = slot.receive(connection.fuse.as_fd());
             turns.fetch_add(1, Ordering::Relaxed);
             let was_last = connection.waiting.fetch_sub(1, Ordering::SeqCst) == 1;
             // Without a slot left, no other thread could serve it. A thread that frees one arms it if none waits.
-            if was_last && received.is_ok() && !connection.slots.are_all_taken() {
-                self.arm(connection);
+            if was_last && received.is_ok() {
+                if connection.slots.are_all_taken() { connection.note_full() } else { self.arm(connection) }
             }
             let ended = match received {
                 Ok(request) => connection.handle(request),
@@ -417,6 +429,29 @@ impl Shared {
 }
 
 impl Connection {
+    /// Notes that no thread is left for the next request.
+    fn note_full(&self) {
+        let since = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.full_since.store(since.max(1), Ordering::Relaxed);
+    }
+
+    /// Notes that a thread takes the next request.
+    fn note_free(&self) {
+        if self.full_since.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let since = self.began + Duration::from_nanos(self.full_since.swap(0, Ordering::Relaxed));
+        // A short time is that of ordinary requests.
+        if since > self.began && since.elapsed() >= QUEUED_LEAST && self.has_request() {
+            self.front.were_queued(since);
+        }
+    }
+
+    /// Whether the kernel has a request.
+    fn has_request(&self) -> bool {
+        poll(&mut [PollFd::new(&self.fuse, PollFlags::IN)], Some(&NO_TIME)).is_ok_and(|ready| ready > 0)
+    }
+
     /// Handles one request. Returns the outcome of the connection if it has ended.
     fn handle(&self, request: &[u8]) -> Option<io::Result<()>> {
         if request.is_empty() {

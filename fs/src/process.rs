@@ -57,7 +57,7 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
         ),
         dirs => (dirs, "--run-dir"),
     };
-    let (admin, node_cache) = (flags.node.admin_address, flags.node_cache);
+    let (admin, node_cache) = (flags.node.admin(), flags.node_cache);
     let opening = async {
         let (node, watcher) = flags.node.open().await?;
         let run_dirs = wait_for_folders(&run_dirs, run_dirs_flag).await?;

@@ -86,11 +86,12 @@ impl Reader {
                 match dataset.read_later(file, offset, size).await {
                     Ok(bytes) => reply.data(&bytes),
                     Err(error) => {
-                        add(&dataset.counters().errors, 1);
+                        let errno = Errno::from(&error);
+                        dataset.counters().failed(errno.name());
                         if matches!(error, FetchError::Stale { .. }) {
                             add(&dataset.counters().stale, 1);
                         }
-                        reply.error(Errno::from(&error));
+                        reply.error(errno);
                     }
                 }
             })
@@ -111,8 +112,9 @@ impl Reader {
     }
 
     fn fail(&self, reply: Reply, error: &FsError) {
-        add(&self.counters().errors, 1);
-        reply.error(Errno::from(error));
+        let errno = Errno::from(error);
+        self.counters().failed(errno.name());
+        reply.error(errno);
     }
 }
 

@@ -15,7 +15,7 @@ mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -29,6 +29,7 @@ use crate::listing::{Depth, ObjectInfo, Page};
 use crate::origin::Origin;
 use crate::url::OriginUrl;
 use crate::version::Version;
+use crate::watch::{self, Attempt};
 use put::UnfinishedFile;
 use root::Root;
 
@@ -53,12 +54,15 @@ impl FolderOrigin {
         key: &[u8],
         work: impl FnOnce(&Root) -> Result<T, OriginError> + Send + 'static,
     ) -> Result<T, OriginError> {
-        let root = Arc::clone(&self.root);
-        match tokio::time::timeout(self.deadline, tokio::task::spawn_blocking(move || work(&root))).await {
+        let (root, began) = (Arc::clone(&self.root), Instant::now());
+        let done = match tokio::time::timeout(self.deadline, tokio::task::spawn_blocking(move || work(&root))).await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => Err(OriginError::Unavailable { source: Box::new(error) }),
             Err(_) => Err(OriginError::TimedOut { key: Key::from(key), after: self.deadline }),
-        }
+        };
+        let attempt = done.as_ref().err().map_or(Attempt::Answered, Attempt::failed);
+        watch::report(|watch| watch.attempted(attempt, began.elapsed()));
+        done
     }
 }
 

@@ -5,7 +5,8 @@
 //!   [`SharedLimits`]: `rule` computes how many requests an origin may get, `limit` has that many places, and [`Rate`]
 //!   caps the bytes per second. An [`Urgency`] says which calls let others go first.
 //! - [`Counting`], [`Slow`], [`Faulty`] and [`Limited`] wrap any origin.
-//! - [`Turns`] is the order in which callers that wait are served, and [`Caller`] is the reader for whom a task works.
+//! - [`Turns`] is the order in which callers that wait are served, and [`Caller`] is the reader for whom a task works. A
+//!   [`Watch`] follows the calls of a task: what they wait for, and how their attempts end.
 //! - [`conformance()`] contains the checks that every implementation must pass.
 //!
 //! The invariants: a read returns exactly the requested bytes of exactly the requested version, or an error. Every call
@@ -41,6 +42,7 @@ mod turns;
 mod urgency;
 mod url;
 mod version;
+mod watch;
 mod wrappers;
 
 pub use crate::caller::Caller;
@@ -49,6 +51,7 @@ pub use crate::config::{Env, OriginConfig};
 pub use crate::conformance::conformance;
 pub use crate::error::{BoxError, OriginError};
 pub use crate::key::Key;
+pub use crate::limit::LimitUsage;
 pub use crate::listing::{Depth, ListedLink, ObjectInfo, Page, Skipped};
 pub use crate::object::writer::UPLOAD_PART_BYTES;
 pub use crate::open::open;
@@ -60,6 +63,7 @@ pub use crate::turns::Turns;
 pub use crate::urgency::Urgency;
 pub use crate::url::{OriginUrl, Scheme};
 pub use crate::version::Version;
+pub use crate::watch::{Attempt, WaitsFor, Watch, watched};
 pub use crate::wrappers::counting::{Counting, Counts};
 pub use crate::wrappers::faulty::{Call, Faulty, InjectedFault, Operation};
 pub use crate::wrappers::limited::Limited;

@@ -23,6 +23,17 @@ use crate::urgency::Urgency;
 /// One of this many places is left to calls for which somebody waits.
 const READERS_PART: usize = 16;
 
+/// How many requests an origin may have, has, and lets wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitUsage {
+    /// The places for requests in flight.
+    pub places: usize,
+    /// The requests in flight.
+    pub in_flight: usize,
+    /// The requests that wait for a place.
+    pub waiting: usize,
+}
+
 /// The places and the rate of an origin. All of its callers share them.
 #[derive(Debug)]
 pub(crate) struct OriginLimit {
@@ -183,6 +194,12 @@ impl OriginLimit {
     /// How many places there are now.
     pub(crate) fn places(&self) -> usize {
         self.state().rule.limit()
+    }
+
+    /// How it is used now.
+    pub(crate) fn usage(&self) -> LimitUsage {
+        let state = self.state();
+        LimitUsage { places: state.rule.limit(), in_flight: state.in_flight, waiting: state.queue.len() }
     }
 
     /// Reports that the head of an answer arrived `after` its request was sent.

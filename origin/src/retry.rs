@@ -4,7 +4,7 @@
 //! [`Retry::pause`], which either sleeps or returns the failure as final. The invariant: a call returns within its
 //! deadline, even if the origin never answers.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,6 +13,7 @@ use crate::config::OriginConfig;
 use crate::error::OriginError;
 use crate::key::Key;
 use crate::limit::OriginLimit;
+use crate::watch::{self, Attempt, WaitsFor};
 
 /// How long attempts and calls may take.
 #[derive(Debug, Clone)]
@@ -56,14 +57,19 @@ pub(crate) struct Retry {
     policy: RetryPolicy,
     end: Instant,
     attempts: u32,
+    /// When the attempt began.
+    began: Instant,
+    /// The time to the head of its answer.
+    answered: OnceLock<Duration>,
     /// Why the attempt before failed.
     failure: Option<OriginError>,
 }
 
 impl Retry {
     pub(crate) fn new(policy: &RetryPolicy, key: &[u8]) -> Self {
-        let end = Instant::now() + policy.deadline;
-        Self { key: Key::from(key), policy: policy.clone(), end, attempts: 0, failure: None }
+        let (began, answered) = (Instant::now(), OnceLock::new());
+        let end = began + policy.deadline;
+        Self { key: Key::from(key), policy: policy.clone(), end, attempts: 0, began, answered, failure: None }
     }
 
     /// Waits for one step of an attempt. Cancels the step after the attempt's timeout or at the deadline.
@@ -84,13 +90,20 @@ impl Retry {
         let sent = Instant::now();
         let answer = self.progress(step).await?;
         if answer.is_ok() {
-            self.policy.limit.answered(sent.elapsed());
+            let took = sent.elapsed();
+            self.policy.limit.answered(took);
+            // The first one of an attempt is the origin's.
+            let _ = self.answered.set(took);
         }
         Ok(answer)
     }
 
     /// Sleeps before the next attempt, or returns the error if it is final or the deadline would pass.
     pub(crate) async fn pause(&mut self, failure: AttemptError) -> Result<(), OriginError> {
+        let (AttemptError::Final(error) | AttemptError::Retryable(error)) = &failure;
+        let attempt = Attempt::failed(error);
+        let took = self.answered.take().unwrap_or_else(|| self.began.elapsed());
+        watch::report(|watch| watch.attempted(attempt, took));
         let error = match failure {
             AttemptError::Final(error) => return Err(error),
             AttemptError::Retryable(error) => error,
@@ -117,8 +130,23 @@ impl Retry {
             "retry at the origin"
         );
         self.failure = Some(error);
+        let waits_for = if attempt == Attempt::Throttled { WaitsFor::Capacity } else { WaitsFor::Recovery };
+        watch::report(|watch| {
+            watch.retries(attempt);
+            watch.waits_for(waits_for);
+        });
         tokio::time::sleep(pause).await;
+        self.began = Instant::now();
         Ok(())
+    }
+}
+
+impl Drop for Retry {
+    /// An answer to an attempt that did not fail, as far as the call went.
+    fn drop(&mut self) {
+        if let Some(took) = self.answered.take() {
+            watch::report(|watch| watch.attempted(Attempt::Answered, took));
+        }
     }
 }
 
@@ -183,6 +211,58 @@ mod tests {
         assert!(start.elapsed() <= Duration::from_secs(60));
         assert!(start.elapsed() >= Duration::from_secs(50), "gave up after {:?}", start.elapsed());
         assert!(retry.attempts > 8, "{} attempts", retry.attempts);
+    }
+
+    #[derive(Debug, Default)]
+    struct Seen(std::sync::Mutex<Vec<String>>);
+
+    impl watch::Watch for Seen {
+        fn waits_for(&self, what: WaitsFor) {
+            self.0.lock().unwrap().push(format!("{what:?}"));
+        }
+
+        fn attempted(&self, attempt: Attempt, took: Duration) {
+            self.0.lock().unwrap().push(format!("{} {}ms", attempt.name(), took.as_millis()));
+        }
+
+        fn retries(&self, after: Attempt) {
+            self.0.lock().unwrap().push(format!("again after {}", after.name()));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_attempt_of_a_call_is_reported_once_with_its_outcome_and_time() {
+        let (policy, seen) = (policy(), Arc::new(Seen::default()));
+        let head = async |retry: &Retry, millis| {
+            let head = async {
+                tokio::time::sleep(Duration::from_millis(millis)).await;
+                Ok::<_, ()>(())
+            };
+            retry.answer(head).await.expect("no timeout").expect("an answer");
+        };
+        let call = async {
+            let mut retry = Retry::new(&policy, b"k");
+            head(&retry, 30).await;
+            retry.pause(busy()).await.expect("time for another attempt");
+            let cut = retry.progress(pending::<()>()).await.unwrap_err();
+            retry.pause(cut).await.expect("time for another attempt");
+            head(&retry, 40).await;
+            // Its body.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        };
+        watch::watched(Arc::clone(&seen) as Arc<dyn watch::Watch>, call).await;
+        assert_eq!(
+            *seen.0.lock().unwrap(),
+            [
+                "throttled 30ms",
+                "again after throttled",
+                "Capacity",
+                "timeout 10000ms",
+                "again after timeout",
+                "Recovery",
+                "ok 40ms"
+            ]
+        );
     }
 
     // SEMANTICS: O7

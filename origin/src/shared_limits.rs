@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::limit::OriginLimit;
+use crate::limit::{LimitUsage, OriginLimit};
 use crate::rate::Rate;
 use crate::url::Scheme;
 
@@ -47,6 +47,27 @@ impl SharedLimits {
     /// The cap on the bytes of warm-ups.
     pub fn warming(&self) -> Option<Arc<Rate>> {
         self.0.warming.clone()
+    }
+
+    /// How the origins in use are used now, summed for each scheme.
+    pub fn usage(&self) -> Vec<(Scheme, LimitUsage)> {
+        let origins = self.0.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        let limits: Vec<_> =
+            origins.iter().filter_map(|((scheme, _), limit)| Some((*scheme, limit.upgrade()?))).collect();
+        drop(origins);
+        let mut usage: Vec<(Scheme, LimitUsage)> = Vec::new();
+        for (scheme, limit) in limits {
+            let LimitUsage { places, in_flight, waiting } = limit.usage();
+            let at = usage.iter().position(|(other, _)| *other == scheme).unwrap_or_else(|| {
+                usage.push((scheme, LimitUsage::default()));
+                usage.len() - 1
+            });
+            let sum = &mut usage[at].1;
+            sum.places += places;
+            sum.in_flight += in_flight;
+            sum.waiting += waiting;
+        }
+        usage
     }
 
     /// The most requests in flight to an origin.

@@ -1,27 +1,33 @@
-//! The admin server of a daemon: `/metrics` in Prometheus' text format, `/healthz` while the daemon's main loop runs,
-//! `/readyz` while it can do its job. It is plain HTTP, read-only, and shows no secrets: any client that reaches the
-//! address can read all of it. No client can exhaust the process or keep the kubelet's probes out: see
-//! [`server`](crate::server).
+//! The admin server of a daemon: `/metrics` in OpenMetrics or Prometheus' text format, `/healthz` while the daemon's
+//! main loop runs, `/readyz` while it can do its job. It is plain HTTP, read-only, and shows no secrets: any client that
+//! reaches the address can read all of it, except the names of what users have made, such as datasets. These are for
+//! scrapers that present the token of [`AdminAddress::names_token`]. No client can exhaust the process or keep the
+//! kubelet's probes out: see [`server`](crate::server).
 
 use std::fmt;
 use std::future::Future;
-use std::io;
+use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::prometheus_text::{CONTENT_TYPE, encode};
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::prometheus_text::{self, CONTENT_TYPE};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text as open_metrics};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
 use crate::metrics::{Kind, METRICS, Metric};
+use crate::process;
 use crate::server::{Limits, Plain, Server};
+
+pub use crate::sample::{Labels, Sample, Value};
 
 /// The limits of an admin server. No request has a body.
 const LIMITS: Limits = Limits {
@@ -35,46 +41,11 @@ const LIMITS: Limits = Limits {
     answer: Duration::from_secs(2),
 };
 
-/// The names and values of a sample's labels.
-pub type Labels = Vec<(&'static str, String)>;
+/// The media type by which a scraper requests OpenMetrics.
+const OPEN_METRICS: &str = "application/openmetrics-text";
 
-/// The value of a metric in [`METRICS`], for one set of labels.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
-    /// The metric's name in [`METRICS`], without the prefix `larder_`.
-    pub name: &'static str,
-    /// The sample's labels. Their values may come from users, so they are escaped in the output.
-    pub labels: Labels,
-    /// The value at the time of the scrape.
-    pub value: Value,
-}
-
-/// The value of a sample.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// The value of a counter or a gauge.
-    Number(u64),
-    /// The value of a histogram.
-    Histogram {
-        /// The upper end of each range and the number of values in it. The last end is infinite.
-        buckets: Vec<(f64, u64)>,
-        /// The sum of all values, in the metric's unit.
-        sum: f64,
-    },
-}
-
-impl Sample {
-    /// A counter or gauge without labels.
-    pub fn new(name: &'static str, value: u64) -> Self {
-        Self::with(name, [], value)
-    }
-
-    /// A counter or gauge with labels.
-    pub fn with<const N: usize>(name: &'static str, labels: [(&'static str, &str); N], value: u64) -> Self {
-        let labels = labels.map(|(label, value)| (label, value.to_owned())).into();
-        Self { name, labels, value: Value::Number(value) }
-    }
-}
+/// The most bytes of a token file.
+const TOKEN_BYTES: u64 = 4096;
 
 /// The state that a daemon reports through its admin server.
 pub trait Admin: Send + Sync + 'static {
@@ -85,8 +56,13 @@ pub trait Admin: Send + Sync + 'static {
     /// `Ok` while the daemon can do its job; otherwise the reason.
     fn ready(&self) -> Result<(), String>;
 
-    /// All metrics of the daemon. The samples of one metric must be adjacent. Called for each scrape; must not block.
+    /// All metrics of the daemon, without the names of what users have made. Called for each scrape; must not block.
     fn samples(&self) -> Vec<Sample>;
+
+    /// The same with these names, for scrapers that present the token.
+    fn named_samples(&self) -> Vec<Sample> {
+        self.samples()
+    }
 
     /// Metrics that must be queried from elsewhere for each scrape.
     fn read(&self) -> impl Future<Output = Vec<Sample>> + Send {
@@ -94,9 +70,25 @@ pub trait Admin: Send + Sync + 'static {
     }
 }
 
+/// Where the admin server of a daemon is, and who may see names there.
+#[derive(Clone, Debug)]
+pub struct AdminAddress {
+    /// The address to listen at.
+    pub address: SocketAddr,
+    /// The file with the token of the scrapers that may see the names of what users have made. None: nobody may. Read
+    /// for each scrape that presents a token, so it can be replaced.
+    pub names_token: Option<PathBuf>,
+}
+
+impl From<SocketAddr> for AdminAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, names_token: None }
+    }
+}
+
 /// Serves until `stop` completes. Errors: the address cannot be bound.
 pub async fn serve(
-    address: SocketAddr,
+    address: impl Into<AdminAddress>,
     admin: Arc<impl Admin>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
@@ -106,23 +98,25 @@ pub async fn serve(
 /// Like [`serve`], with additional routes in `more`. Their handlers can extract the client's address
 /// (`ConnectInfo<SocketAddr>`).
 pub async fn serve_with(
-    address: SocketAddr,
+    address: impl Into<AdminAddress>,
     admin: Arc<impl Admin>,
     more: Router,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
+    let AdminAddress { address, names_token } = address.into();
     let server = Server::bind(address, LIMITS).await?;
-    server.serve(Plain, router(admin).merge(more), || {}, stop).await;
+    server.serve(Plain, router(admin, names_token).merge(more), || {}, stop).await;
     Ok(())
 }
 
-fn router<A: Admin>(admin: Arc<A>) -> Router {
+fn router<A: Admin>(admin: Arc<A>, names_token: Option<PathBuf>) -> Router {
+    let token = names_token.map(Arc::<Path>::from);
     Router::new()
         .route(
             "/metrics",
-            get(|State(admin): State<Arc<A>>| async move {
-                let read = admin.read().await;
-                ([(header::CONTENT_TYPE, CONTENT_TYPE)], text([admin.samples(), read].concat()))
+            get(move |State(admin): State<Arc<A>>, head: HeaderMap| {
+                let token = token.clone();
+                async move { scraped(&*admin, token.as_deref(), &head).await }
             }),
         )
         .route("/healthz", get(|State(admin): State<Arc<A>>| async move { probed(admin.healthy()) }))
@@ -138,14 +132,80 @@ fn probed(outcome: Result<(), String>) -> (StatusCode, String) {
     }
 }
 
-/// Encodes samples in Prometheus' text format, as 0.1.0 did. Every name is prefixed with `larder_`. In OpenMetrics,
-/// a dashboard's `le="1"` would be another series (`le="1.0"`), and the HELP and TYPE of a counter would lack `_total`.
-fn text(samples: Vec<Sample>) -> String {
-    let mut registry = Registry::with_prefix("larder");
+/// The answer to a scrape.
+async fn scraped(admin: &impl Admin, token: Option<&Path>, head: &HeaderMap) -> Response {
+    let mut samples = match may_see_names(token, head).await {
+        Ok(true) => admin.named_samples(),
+        Ok(false) => admin.samples(),
+        Err((status, why)) => return (status, format!("{why}\n")).into_response(),
+    };
+    samples.extend(admin.read().await);
+    samples.extend(process::samples());
+    let accepts = |value: &header::HeaderValue| value.to_str().is_ok_and(|accepted| accepted.contains(OPEN_METRICS));
+    let format = if head.get_all(header::ACCEPT).iter().any(accepts) { Format::OpenMetrics } else { Format::Text };
+    ([(header::CONTENT_TYPE, format.content_type())], text(samples, format)).into_response()
+}
+
+/// True if a scraper presents the token of this file. Errors: it presents another one, or the file cannot be used.
+async fn may_see_names(file: Option<&Path>, head: &HeaderMap) -> Result<bool, (StatusCode, String)> {
+    let (Some(file), Some(presented)) = (file, head.get(header::AUTHORIZATION)) else { return Ok(false) };
+    let path = file.to_owned();
+    // A file on a filesystem that hangs holds one thread that may block.
+    let read = tokio::task::spawn_blocking(move || token(path)).await.unwrap_or_else(|panic| Err(panic.into()));
+    let token = read.map_err(|error| {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("cannot read the token of the metrics in {}: {error}", file.display()),
+        )
+    })?;
+    match presented.as_bytes().strip_prefix(b"Bearer ") {
+        Some(presented) if is_same(presented.trim_ascii(), token.trim_ascii()) => Ok(true),
+        _ => Err((StatusCode::UNAUTHORIZED, "the bearer token is not that of the metrics".to_owned())),
+    }
+}
+
+fn token(file: PathBuf) -> io::Result<Vec<u8>> {
+    let mut token = Vec::new();
+    std::fs::File::open(file)?.take(TOKEN_BYTES).read_to_end(&mut token)?;
+    if token.trim_ascii().is_empty() { Err(io::Error::other("it is empty")) } else { Ok(token) }
+}
+
+/// Compares secrets in a time that does not depend on where they differ.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    // Without black_box, the compiler could stop the loop at the first difference.
+    let differing = one.iter().zip(other).fold(0, |sum, (a, b)| std::hint::black_box(sum | (a ^ b)));
+    one.len() == other.len() && differing == 0
+}
+
+/// The text formats of a scrape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// Prometheus' own, as 0.1.0 served it.
+    Text,
+    OpenMetrics,
+}
+
+impl Format {
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => CONTENT_TYPE,
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// Encodes samples. Every name is prefixed with `larder_`, unless it is one that all programs have.
+fn text(mut samples: Vec<Sample>, format: Format) -> String {
+    // Both formats want the samples of a metric together.
+    samples.sort_by_key(|sample| sample.name);
+    let mut registry = Registry::default();
     registry.register_collector(Box::new(Samples(samples)));
     let mut text = String::new();
     // Writing to a String cannot fail.
-    let _ = encode(&mut text, &registry);
+    let _ = match format {
+        Format::Text => prometheus_text::encode(&mut text, &registry),
+        Format::OpenMetrics => open_metrics::encode(&mut text, &registry),
+    };
     text
 }
 
@@ -158,14 +218,20 @@ impl Collector for Samples {
         for samples in self.0.chunk_by(|one, next| one.name == next.name) {
             // A metric that the table does not name has no documented meaning and is not served.
             let Some(metric) = METRICS.iter().find(|metric| metric.name == samples[0].name) else { continue };
-            // The encoder adds the suffix of a counter.
-            let (name, kind) = match metric.kind {
-                Kind::Counter => (metric.name.trim_end_matches("_total"), MetricType::Counter),
-                Kind::Gauge => (metric.name, MetricType::Gauge),
-                Kind::Histogram => (metric.name, MetricType::Histogram),
+            // The encoder adds the suffix of a counter, and the unit before it.
+            let name = metric.name.trim_end_matches("_total");
+            let (name, unit) = [("_seconds", Unit::Seconds), ("_bytes", Unit::Bytes)]
+                .into_iter()
+                .find_map(|(suffix, unit)| Some((name.strip_suffix(suffix)?, Some(unit))))
+                .unwrap_or((name, None));
+            let kind = match metric.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+                Kind::Histogram => MetricType::Histogram,
             };
-            let help = format!("{} ({})", metric.meaning, metric.unit);
-            let mut family = encoder.encode_descriptor(name, &help, None, kind)?;
+            let prefix = if name.starts_with("process_") { "" } else { "larder_" };
+            let (name, help) = (format!("{prefix}{name}"), format!("{} ({})", metric.meaning, metric.unit));
+            let mut family = encoder.encode_descriptor(&name, &help, unit.as_ref(), kind)?;
             for sample in samples {
                 if sample.labels.is_empty() {
                     put(&mut family, metric, &sample.value)?;
@@ -182,9 +248,13 @@ fn put(encoder: &mut MetricEncoder<'_>, metric: &Metric, value: &Value) -> fmt::
     match (value, metric.kind) {
         (Value::Number(number), Kind::Counter) => encoder.encode_counter::<NoLabelSet, _, u64>(number, None),
         (Value::Number(number), _) => encoder.encode_gauge(number),
+        (Value::Time(time), Kind::Counter) => encoder.encode_counter::<NoLabelSet, _, u64>(&time.as_secs_f64(), None),
+        (Value::Time(time), _) => encoder.encode_gauge(&time.as_secs_f64()),
+        (Value::Fraction(number), Kind::Counter) => encoder.encode_counter::<NoLabelSet, _, u64>(number, None),
+        (Value::Fraction(number), _) => encoder.encode_gauge(number),
         (Value::Histogram { buckets, sum }, _) => {
             let count = buckets.iter().map(|(_, values)| values).sum();
-            encoder.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+            encoder.encode_histogram::<NoLabelSet>(sum.as_secs_f64(), count, buckets, None)
         }
     }
 }
@@ -216,11 +286,19 @@ mod tests {
         fn samples(&self) -> Vec<Sample> {
             vec![Sample::new("fs_reads_total", 7)]
         }
+
+        fn named_samples(&self) -> Vec<Sample> {
+            vec![Sample::with("fs_reads_total", [("dataset", "secret")], 7)]
+        }
     }
 
     async fn started(daemon: Arc<Daemon>) -> SocketAddr {
+        started_with(daemon, None).await
+    }
+
+    async fn started_with(daemon: Arc<Daemon>, names_token: Option<PathBuf>) -> SocketAddr {
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        tokio::spawn(serve(address, daemon, std::future::pending()));
+        tokio::spawn(serve(AdminAddress { address, names_token }, daemon, std::future::pending()));
         while TcpStream::connect(address).await.is_err() {
             tokio::task::yield_now().await;
         }
@@ -228,8 +306,13 @@ mod tests {
     }
 
     async fn get(address: SocketAddr, path: &str) -> String {
+        get_with(address, path, "").await
+    }
+
+    /// With more lines in the head of the request.
+    async fn get_with(address: SocketAddr, path: &str, head: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{head}connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
@@ -286,11 +369,64 @@ mod tests {
         assert!(grown < 24 << 10, "400 connections cost {grown} KiB");
     }
 
+    // SEMANTICS: P9
+    #[tokio::test]
+    async fn names_are_shown_to_those_who_present_the_token_and_to_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("token");
+        std::fs::write(&token, "s3cret\n").unwrap();
+        let bearer = |token: &str| format!("authorization: Bearer {token}\r\n");
+        let open = started(Arc::default()).await;
+        for head in [String::new(), bearer("s3cret"), bearer("")] {
+            let answer = get_with(open, "/metrics", &head).await;
+            assert!(answer.contains("larder_fs_reads_total 7\n") && !answer.contains("secret"), "{answer}");
+        }
+
+        let address = started_with(Arc::default(), Some(token.clone())).await;
+        let answer = get(address, "/metrics").await;
+        assert!(answer.contains("larder_fs_reads_total 7\n") && !answer.contains("secret"), "{answer}");
+        let answer = get_with(address, "/metrics", &bearer("s3cret")).await;
+        assert!(answer.contains("larder_fs_reads_total{dataset=\"secret\"} 7\n"), "{answer}");
+        for wrong in ["s3cre", "s3cret2", "", "S3CRET"] {
+            let answer = get_with(address, "/metrics", &bearer(wrong)).await;
+            assert!(answer.starts_with("HTTP/1.1 401") && !answer.contains("dataset"), "{wrong}: {answer}");
+        }
+
+        // It is replaced while the program runs. An empty one is nobody's.
+        std::fs::write(&token, "other").unwrap();
+        assert!(get_with(address, "/metrics", &bearer("s3cret")).await.starts_with("HTTP/1.1 401"));
+        assert!(get_with(address, "/metrics", &bearer("other")).await.starts_with("HTTP/1.1 200"));
+        std::fs::write(&token, "\n").unwrap();
+        assert!(get_with(address, "/metrics", &bearer("")).await.starts_with("HTTP/1.1 503"));
+    }
+
+    #[tokio::test]
+    async fn a_scraper_that_accepts_open_metrics_gets_it_with_units_and_an_end() {
+        let address = started(Arc::default()).await;
+        let accept = "accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3\r\n";
+        let answer = get_with(address, "/metrics", accept).await;
+        assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"), "{answer}");
+        assert!(answer.contains("# TYPE larder_fs_reads counter\nlarder_fs_reads_total 7\n"), "{answer}");
+        assert!(answer.contains("# UNIT process_start_time_seconds seconds\n"), "{answer}");
+        assert!(answer.contains("larder_build_info{"), "{answer}");
+        assert!(answer.ends_with("# EOF\n"), "{answer}");
+        let answer = get(address, "/metrics").await;
+        assert!(answer.contains("text/plain; version=0.0.4") && !answer.contains("# EOF"), "{answer}");
+    }
+
+    #[test]
+    fn a_time_is_served_in_seconds() {
+        let samples =
+            vec![Sample::of("stall_seconds_total", [("cause", "disk")], Value::Time(Duration::from_millis(250)))];
+        let text = text(samples, Format::Text);
+        assert!(text.ends_with("\nlarder_stall_seconds_total{cause=\"disk\"} 0.25\n"), "{text}");
+    }
+
     #[test]
     fn only_metrics_of_the_table_are_served_with_their_meaning() {
         let samples = vec![Sample::new("fs_reads_total", 7), Sample::new("not_in_the_table", 1)];
         assert_eq!(
-            text(samples),
+            text(samples, Format::Text),
             "# HELP larder_fs_reads_total READ requests (requests)\n# TYPE larder_fs_reads_total counter\n\
              larder_fs_reads_total 7\n"
         );
@@ -299,8 +435,9 @@ mod tests {
     #[test]
     fn every_counter_is_served_under_the_name_in_the_table() {
         for metric in METRICS.iter().filter(|metric| metric.kind == Kind::Counter) {
-            let text = text(vec![Sample::new(metric.name, 7)]);
-            assert!(text.contains(&format!("\nlarder_{} 7\n", metric.name)), "{text}");
+            let text = text(vec![Sample::new(metric.name, 7)], Format::Text);
+            let prefix = if metric.name.starts_with("process_") { "" } else { "larder_" };
+            assert!(text.contains(&format!("\n{prefix}{} 7\n", metric.name)), "{text}");
         }
     }
 
@@ -308,7 +445,7 @@ mod tests {
     fn samples_with_labels_share_one_head_and_quote_what_others_wrote() {
         let of = |source, value| Sample::with("fs_reads_total", [("source", source)], value);
         assert_eq!(
-            text(vec![of("a", 1), of("b\\c\"d\ne", 2)]),
+            text(vec![of("a", 1), of("b\\c\"d\ne", 2)], Format::Text),
             "# HELP larder_fs_reads_total READ requests (requests)\n# TYPE larder_fs_reads_total counter\n\
              larder_fs_reads_total{source=\"a\"} 1\nlarder_fs_reads_total{source=\"b\\\\c\\\"d\\ne\"} 2\n"
         );
@@ -319,9 +456,12 @@ mod tests {
         let of = |verb: &str, values| Sample {
             name: "scheduler_request_seconds",
             labels: vec![("verb", verb.to_owned())],
-            value: Value::Histogram { buckets: vec![(0.001, values), (1.0, 0), (f64::INFINITY, 1)], sum: 0.25 },
+            value: Value::Histogram {
+                buckets: vec![(0.001, values), (1.0, 0), (f64::INFINITY, 1)],
+                sum: Duration::from_millis(250),
+            },
         };
-        let text = text(vec![of("filter", 3), of("preempt", 0)]);
+        let text = text(vec![of("filter", 3), of("preempt", 0)], Format::Text);
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(
             lines,

@@ -1,6 +1,10 @@
 //! Log lines go to standard error.
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+use crate::traces::Traces;
 
 /// The environment variable that selects the log lines to write, for example `info` or `larder_fs=debug`.
 pub const LOG_VARIABLE: &str = "LARDER_LOG";
@@ -8,15 +12,21 @@ pub const LOG_VARIABLE: &str = "LARDER_LOG";
 /// Sends log lines to standard error: those of `default_level` and above, unless [`LOG_VARIABLE`] sets another filter.
 /// `main` calls this once. Errors: the variable is invalid.
 pub fn init_logs(default_level: &str) -> Result<(), String> {
+    init(default_level, None)
+}
+
+/// The same, and spans to the collector of `traces`.
+pub(crate) fn init(default_level: &str, traces: Option<&Traces>) -> Result<(), String> {
     let wanted = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| default_level.to_owned());
     let filter = EnvFilter::try_new(with_own_lines(&wanted))
         .map_err(|error| format!("{LOG_VARIABLE}={wanted}: {error} (try `info` or `larder_fs=debug`)"))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .try_init()
-        .map_err(|error| format!("set up logs: {error}"))
+        .with_filter(filter);
+    let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![lines.boxed()];
+    layers.extend(traces.map(Traces::layer));
+    tracing_subscriber::registry().with(layers).try_init().map_err(|error| format!("set up logs: {error}"))
 }
 
 /// A filter that names modules only, such as `larder_csi=debug`, also selects the lines that this crate writes for every

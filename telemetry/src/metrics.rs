@@ -38,6 +38,24 @@ const fn histogram(name: &'static str, unit: &'static str, meaning: &'static str
 
 /// All metrics of all components, sorted by name.
 pub const METRICS: &[Metric] = &[
+    gauge("build_info", "programs", "1, with the `program` and its `version`"),
+    gauge(
+        "cache_capacity_bytes",
+        "bytes",
+        "the reservation of a `dataset`; served with names only, as all metrics that need them",
+    ),
+    gauge(
+        "cache_degraded",
+        "datasets",
+        "1 if the cache of a `dataset` admits nothing because its disk fails or is full, otherwise 0; served with names \
+         only",
+    ),
+    gauge("cache_used_bytes", "bytes", "bytes of a `dataset` in the cache; served with names only"),
+    gauge(
+        "cache_wanted_bytes",
+        "bytes",
+        "the reservation that a `dataset` would have if the cache had room for all; served with names only",
+    ),
     gauge("controller_datasets", "datasets", "Datasets in the cluster"),
     gauge("controller_datasets_ready", "datasets", "Datasets that are Ready"),
     counter("controller_decisions_total", "decisions", "decisions about a Dataset, most of which change nothing"),
@@ -63,6 +81,12 @@ pub const METRICS: &[Metric] = &[
         "rounds",
         "scheduling rounds; each round considers all TrainingJobs and Queues",
     ),
+    histogram("controller_job_wait_seconds", "seconds", "waiting time of the started TrainingJobs, from 1 s to 1 week"),
+    gauge(
+        "controller_jobs",
+        "jobs",
+        "TrainingJobs by `state` (`queued`, `running`); with names, also by `namespace` and `queue`",
+    ),
     counter("controller_job_starts_total", "starts", "waiting TrainingJobs that were given quota and nodes"),
     counter(
         "controller_job_wait_seconds_total",
@@ -79,29 +103,46 @@ pub const METRICS: &[Metric] = &[
     gauge(
         "controller_queue_borrowed",
         "units",
-        "the part of `controller_queue_used` that the Queue has borrowed, with the same labels",
+        "the part of `controller_queue_used` that the Queue has borrowed, with the same labels; served with names only",
     ),
-    gauge("controller_queue_jobs_running", "jobs", "TrainingJobs with quota, by `queue`"),
-    gauge("controller_queue_jobs_waiting", "jobs", "TrainingJobs waiting for quota or room, by `queue`"),
+    gauge("controller_queue_jobs_running", "jobs", "TrainingJobs with quota, by `queue`; served with names only"),
+    gauge(
+        "controller_queue_jobs_waiting",
+        "jobs",
+        "TrainingJobs waiting for quota or room, by `queue`; served with names only",
+    ),
     gauge(
         "controller_queue_oldest_wait_seconds",
         "seconds",
-        "age of the longest-waiting valid TrainingJob, by `queue`; 0 if none waits",
+        "age of the longest-waiting valid TrainingJob, by `queue`; 0 if none waits; served with names only",
     ),
     counter(
         "controller_queue_preemptions_total",
         "times",
-        "as `controller_job_preemptions_total`, by the `queue` of the job that gave back room",
+        "as `controller_job_preemptions_total`, by the `queue` of the job that gave back room; served with \
+         names only",
     ),
     gauge(
         "controller_queue_quota",
         "units",
         "nominal quota by `queue`, `resource` and `flavor` (empty for nodes of all flavors): CPUs in thousandths, other \
-         resources in their own unit",
+         resources in their own unit; served with names only",
     ),
-    counter("controller_queue_starts_total", "starts", "as `controller_job_starts_total`, by `queue`"),
-    gauge("controller_queue_used", "units", "amount that the Queue uses, with the labels of `controller_queue_quota`"),
-    counter("controller_queue_wait_seconds_total", "seconds", "as `controller_job_wait_seconds_total`, by `queue`"),
+    counter(
+        "controller_queue_starts_total",
+        "starts",
+        "as `controller_job_starts_total`, by `queue`; served with names only",
+    ),
+    gauge(
+        "controller_queue_used",
+        "units",
+        "amount that the Queue uses, with the labels of `controller_queue_quota`; served with names only",
+    ),
+    counter(
+        "controller_queue_wait_seconds_total",
+        "seconds",
+        "as `controller_job_wait_seconds_total`, by `queue`; served with names only",
+    ),
     counter("controller_unreadable_total", "objects", "unreadable objects that were skipped; the log names them"),
     counter("controller_write_errors_total", "writes", "failed writes to the API; they are retried"),
     counter(
@@ -113,6 +154,7 @@ pub const METRICS: &[Metric] = &[
     counter("csi_offer_refusals_total", "offers", "offered connections that larderd refused"),
     counter("csi_offers_total", "offers", "connections offered to larderd"),
     counter("csi_panics_total", "calls", "calls that panicked and were answered with Internal"),
+    histogram("csi_publish_seconds", "seconds", "time to publish a volume by `result` (`ok`, `error`)"),
     counter("csi_sessions_total", "sessions", "sessions that the plugin opened with larderd"),
     counter("csi_takeovers_total", "connections", "connections that a restarted plugin got back from larderd"),
     gauge("csi_targets", "targets", "volumes published on this node"),
@@ -140,6 +182,7 @@ pub const METRICS: &[Metric] = &[
     counter("daemon_peer_served_bytes_total", "bytes", "bytes served to peers"),
     gauge("daemon_peer_under_way_bytes", "bytes", "bytes of blocks in flight to peers"),
     counter("daemon_quota_refusals_total", "attempts", "attempts to mount a volume that a CacheQuota did not allow"),
+    gauge("dataset_bytes", "bytes", "bytes of the files of a `dataset`; served with names only"),
     counter("devices_api_errors_total", "requests", "failed requests to the Kubernetes API; most are retried"),
     gauge(
         "devices_config_refused",
@@ -227,17 +270,27 @@ pub const METRICS: &[Metric] = &[
         "time that reads waited for planned blocks, summed over the reads",
     ),
     counter("fs_plan_wasted_bytes_total", "bytes", "bytes of `fs_plan_blocks_wasted_total`"),
-    counter("fs_read_bytes_origin_total", "bytes", "bytes answered from a fetch in flight from the origin"),
-    counter("fs_read_bytes_peer_total", "bytes", "bytes answered from a read in flight from a peer"),
+    counter(
+        "fs_read_bytes_origin_total",
+        "bytes",
+        "old name of `read_bytes_total`: bytes answered from a fetch in flight from the origin",
+    ),
+    counter(
+        "fs_read_bytes_peer_total",
+        "bytes",
+        "old name of `read_bytes_total`: bytes answered from a read in flight from a peer",
+    ),
     counter(
         "fs_read_bytes_store_total",
         "bytes",
-        "bytes answered from the store; includes kernel read-ahead, as for the other sources",
+        "old name of `read_bytes_total`: bytes answered from the store; includes kernel read-ahead, as for the other \
+         sources",
     ),
     counter(
         "fs_read_bytes_window_total",
         "bytes",
-        "bytes answered from memory: blocks that the store did not keep, or that a plan fetched ahead",
+        "old name of `read_bytes_total`: bytes answered from memory: blocks that the store did not keep, or that a \
+         plan fetched ahead",
     ),
     counter("fs_reads_total", "requests", "READ requests"),
     counter("fs_stale_total", "replies", "reads answered with ESTALE because the object changed after the import"),
@@ -251,6 +304,69 @@ pub const METRICS: &[Metric] = &[
     gauge("fs_plan_bytes", "bytes", "bytes in memory, or on their way, of blocks that plans fetched ahead of readers"),
     gauge("fs_plans", "plans", "plans that programs have open"),
     gauge("fs_window_bytes", "bytes", "bytes in memory of blocks that the store did not keep"),
+    gauge(
+        "listing_age_seconds",
+        "seconds",
+        "time since the snapshot of a `dataset` was listed or packed; served with names only",
+    ),
+    gauge(
+        "origin_concurrency_limit",
+        "requests",
+        "requests that the origins in use may have in flight, by `scheme`; it follows their answers",
+    ),
+    histogram(
+        "origin_request_seconds",
+        "seconds",
+        "attempts to read from the origin, from the request to the head of the answer or the failure, by `scheme` \
+         (`s3`, `gs`, `az`, `file`) and `result` (`ok`, `throttled`, `timeout`, `error`)",
+    ),
+    gauge("origin_requests_in_flight", "requests", "requests in flight to origins, by `scheme`"),
+    gauge("origin_requests_waiting", "requests", "requests that wait for a place at an origin, by `scheme`"),
+    counter(
+        "origin_retries_total",
+        "attempts",
+        "attempts to read from the origin that failed and were repeated, by `reason` (`throttled`, `timeout`, `error`)",
+    ),
+    gauge(
+        "pass_hit_ratio",
+        "ratio",
+        "part of the bytes that the cache answered in the last complete pass over a `dataset`; served with names only",
+    ),
+    gauge(
+        "pass_promised_ratio",
+        "ratio",
+        "part of a `dataset` that its reservation holds, which a pass over the filled cache hits; served with names \
+         only",
+    ),
+    counter("passes_total", "passes", "complete passes: readers have requested as many bytes as the dataset has"),
+    counter(
+        "peer_errors_total",
+        "reads",
+        "reads of peers that failed, by `cause` (`connect`, `timed_out`, `broken`, `truncated`, `wrong_bytes`, \
+         `wrong_block`, `other_protocol`, `stopping`)",
+    ),
+    counter(
+        "peer_refusals_total",
+        "reads",
+        "refused reads by `direction` (`by_peers`, `of_peers`) and `reason` (`not_served`, `no_such_range`, `gone`, \
+         `stale`, `timed_out`, `unavailable`, `stopping`)",
+    ),
+    counter("process_cpu_seconds_total", "seconds", "CPU time of the process"),
+    gauge("process_open_fds", "descriptors", "open file descriptors of the process"),
+    gauge("process_resident_memory_bytes", "bytes", "resident memory of the process, mapped files included"),
+    gauge("process_start_time_seconds", "seconds", "when the process started, since 1970"),
+    counter(
+        "read_bytes_total",
+        "bytes",
+        "bytes answered by `tier`: from the cache (`store`), from memory (`window`), or from a fetch in flight (`peer`, \
+         `origin`); includes kernel read-ahead",
+    ),
+    counter("read_errors_total", "replies", "READ requests answered with an error, by `code` (`ENOENT`, `EIO`, ...)"),
+    gauge("read_oldest_wait_seconds", "seconds", "how long the longest-waiting read has waited; 0 if none waits"),
+    histogram("read_seconds", "seconds", "time to answer READ requests by `tier`, the slowest that a request needed"),
+    counter("reads_total", "requests", "answered READ requests by `tier`, the slowest that a request needed"),
+    gauge("reads_waiting", "reads", "reads that wait for the cache's disk, a peer or an origin"),
+    counter("requests_total", "requests", "requests of the kernel by `verb` (`lookup`, `getattr`, `readdir`, `read`)"),
     counter(
         "scheduler_connections_refused_total",
         "connections",
@@ -287,6 +403,13 @@ pub const METRICS: &[Metric] = &[
         "scheduler_unknown_dataset_requests_total",
         "requests",
         "requests about pods that name a dataset that does not exist or that they may not read",
+    ),
+    counter(
+        "stall_seconds_total",
+        "seconds",
+        "time in which at least one read of a dataset waited, by `cause`: `origin` (its first answer), `origin_errors` \
+         and `throttled` (from the first failure or refusal on), `limit` (a place, memory or a rate of this node), \
+         `peer`, `disk` (the cache's), `kernel` (all threads of the mount were busy), `cpu` (threads had no CPU)",
     ),
     counter("store_admitted_bytes_total", "bytes", "bytes of blocks written to the store"),
     counter("store_admitted_total", "blocks", "blocks written to the store"),
@@ -351,13 +474,19 @@ pub fn metrics_page() -> String {
         "# Metrics\n\n\
          After this page you can read every metric of Larder: what it counts, in which unit, and where it is\n\
          served.\n\n\
-         - Each metric of a mount is a field of `metrics` in `DIR/.larder/stats.json`\n  \
-         (`larder stats --json`).\n\
-         - `/metrics` at `--admin-address` serves metrics in Prometheus' text format, with the prefix\n  \
-         `larder_`. `larderd` and `cachenode` serve sums over all datasets.\n\
-         - The following metrics exist only at `/metrics`: `daemon_` of `larderd` and `cachenode`, `csi_` of\n  \
-         `larder-csi`, `controller_` of `larder-controller`, `scheduler_` of `larder-scheduler-ext`, and\n  \
-         `devices_` of `larder-devices`.\n\
+         - Each `fs_` and `store_` metric of a mount is a field of `metrics` in `DIR/.larder/stats.json`\n  \
+         (`larder stats --json`), which also has its stalls, passes and times.\n\
+         - `/metrics` at `--admin-address` serves metrics in OpenMetrics, or in Prometheus' text format to\n  \
+         scrapers that do not accept it, with the prefix `larder_`. `larderd` and `cachenode` serve sums over\n  \
+         all datasets.\n\
+         - The following metrics exist only at `/metrics`: `daemon_` and those without a program's prefix of\n  \
+         `larderd` and `cachenode`, `csi_` of `larder-csi`, `controller_` of `larder-controller`,\n  \
+         `scheduler_` of `larder-scheduler-ext`, and `devices_` of `larder-devices`. All programs serve\n  \
+         `build_info`, and `process_`, whose names have no prefix.\n\
+         - Names of datasets, namespaces and queues are for scrapers that present the token of\n  \
+         `--metrics-token` alone. Their counters and gauges of a node then have the label `dataset`: at most\n  \
+         50 values, then `_other`, which has the counts of closed datasets too, so no sum falls. Histograms\n  \
+         never have it.\n\
          - In Kubernetes, `/metrics` is open to [labelled namespaces](kubernetes/operations.md#metrics).\n\
          - Counters at `/metrics` start at 0 with the process. Counters in a mount's `stats.json` start when\n  \
          its dataset is opened, except `store_` counters, which count the whole cache since the process\n  \

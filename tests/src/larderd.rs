@@ -136,6 +136,11 @@ impl Larderd {
         assert!(status.success(), "larderd ended with {status}: {}", self.log());
     }
 
+    /// Sets a variable of its environment from the next start on.
+    pub fn set_variable(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
+    }
+
     /// Its flags from the next start on.
     pub fn set_flags(&mut self, flags: &[String]) {
         self.flags[1] = flags.to_vec();

@@ -65,7 +65,6 @@ docs/kubernetes/queues.md :: kind: AdmissionCheck :: needs Kueue; a test of its 
 docs/kubernetes/operations.md :: configmap larder-endpoints :: needs an installation of 0.2
 docs/kubernetes/operations.md :: kind: LarderSettings :: the overlay has made one
 docs/kubernetes/operations.md :: kubectl label namespace monitoring :: needs Prometheus
-docs/kubernetes/operations.md :: kind: PodMonitor :: needs the Prometheus operator
 docs/kubernetes/operations.md :: cargo nextest run --release :: measures an optimized build
 TEXT
     esac

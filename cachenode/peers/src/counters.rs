@@ -88,6 +88,16 @@ impl RefusalCounters {
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         REFUSALS.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
     }
+
+    /// The same for those who must not learn whether a dataset exists: both refusals that reveal it share one count.
+    pub fn for_all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let not_served = self.of(&ReadError::UnknownDataset) + self.of(&ReadError::Denied);
+        self.all().filter_map(move |(name, count)| match name {
+            "denied" => None,
+            "unknown_dataset" => Some(("not_served", not_served)),
+            _ => Some((name, count)),
+        })
+    }
 }
 
 /// All counters about peers. A node's client and server share them.
@@ -166,13 +176,10 @@ impl PeerCounters {
             plain.iter().map(|(name, count)| ((*name).to_owned(), count.load(Ordering::Relaxed))).collect();
         values.extend(Cause::ALL.map(|cause| (format!("errors_{}", cause.name()), self.errors(cause))));
         values.extend(self.refused_by_peers.all().map(|(name, count)| (format!("refused_by_peers_{name}"), count)));
-        // Peers can read these counts, which must not reveal whether a denied dataset exists. Both refusals share one
-        // count.
-        let not_served = self.refused.of(&ReadError::UnknownDataset) + self.refused.of(&ReadError::Denied);
-        values.extend(self.refused.all().filter_map(|(name, count)| match name {
-            "denied" => None,
-            "unknown_dataset" => Some(("refused_unknown_dataset".to_owned(), not_served)),
-            _ => Some((format!("refused_{name}"), count)),
+        // Peers can read these counts.
+        values.extend(self.refused.for_all().map(|(name, count)| match name {
+            "not_served" => ("refused_unknown_dataset".to_owned(), count),
+            _ => (format!("refused_{name}"), count),
         }));
         values
     }

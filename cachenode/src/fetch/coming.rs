@@ -9,6 +9,8 @@ use larder_dataset::BlockPart;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use crate::stalls::Phase;
+
 /// The pieces that are being fetched.
 #[derive(Debug, Default)]
 pub(super) struct ComingPieces(Mutex<Vec<ComingPiece>>);
@@ -18,6 +20,7 @@ pub(super) struct ComingPieces(Mutex<Vec<ComingPiece>>);
 pub(super) struct ComingPiece {
     piece: BlockPart,
     bytes: watch::Receiver<Option<Bytes>>,
+    phase: Arc<Phase>,
 }
 
 /// A piece that is being fetched, as its fetch sees it. Dropping it ends the wait of the others.
@@ -25,6 +28,7 @@ pub(super) struct ComingPiece {
 pub(super) struct Landing {
     pieces: Arc<ComingPieces>,
     bytes: watch::Sender<Option<Bytes>>,
+    phase: Arc<Phase>,
 }
 
 impl ComingPieces {
@@ -35,8 +39,9 @@ impl ComingPieces {
     /// Notes that a piece is being fetched from now on.
     pub(super) fn begin(self: &Arc<Self>, piece: BlockPart) -> Landing {
         let (sender, receiver) = watch::channel(None);
-        self.lock().push(ComingPiece { piece, bytes: receiver });
-        Landing { pieces: Arc::clone(self), bytes: sender }
+        let phase = Arc::<Phase>::default();
+        self.lock().push(ComingPiece { piece, bytes: receiver, phase: Arc::clone(&phase) });
+        Landing { pieces: Arc::clone(self), bytes: sender, phase }
     }
 
     /// The piece that will have all of this part, if one is being fetched.
@@ -50,6 +55,11 @@ impl ComingPieces {
 }
 
 impl ComingPiece {
+    /// What its fetch waits for.
+    pub(super) fn phase(&self) -> &Arc<Phase> {
+        &self.phase
+    }
+
     /// The bytes of a part of the piece. None: the fetch has failed, or has not ended by `deadline`. Cancel-safe.
     pub(super) async fn bytes_of(mut self, part: BlockPart, deadline: Instant) -> Option<Bytes> {
         let landed = timeout_at(deadline, self.bytes.wait_for(Option::is_some)).await;
@@ -60,6 +70,11 @@ impl ComingPiece {
 }
 
 impl Landing {
+    /// What the fetch waits for.
+    pub(super) fn phase(&self) -> &Arc<Phase> {
+        &self.phase
+    }
+
     /// Hands the bytes of the piece to those that wait for them. The window has them.
     pub(super) fn land(self, bytes: Bytes) {
         self.bytes.send_replace(Some(bytes));

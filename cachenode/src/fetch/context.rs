@@ -14,6 +14,7 @@ use crate::log_pace::LogPace;
 use crate::manifest_file::MappedManifest;
 use crate::memory::{Account, Permit};
 use crate::planned::PlannedBlocks;
+use crate::stalls::{Phase, PhaseWatch, Stalls};
 use crate::window::Window;
 
 /// The middle of the time from now to `deadline`.
@@ -31,6 +32,8 @@ pub(super) struct FetchContext {
     /// The blocks that plans have fetched ahead of their readers.
     pub(super) planned: Arc<PlannedBlocks>,
     pub(super) counters: Arc<StatsCounters>,
+    /// How long its readers wait.
+    pub(super) stalls: Arc<Stalls>,
     pub(super) config: FetchConfig,
     /// Memory for blocks that readers have and that are not in the store yet.
     unwritten: Account,
@@ -63,6 +66,7 @@ impl FetchContext {
             window,
             planned,
             counters,
+            stalls: Arc::default(),
             config,
             unwritten,
             failures_log,
@@ -70,6 +74,12 @@ impl FetchContext {
             is_stale,
             renewal,
         }
+    }
+
+    /// Has `phase` follow the calls of a fetch to the origin.
+    pub(super) fn watch(&self, phase: &Arc<Phase>) -> Arc<PhaseWatch> {
+        let (stalls, phase, counters) = (Arc::clone(&self.stalls), Arc::clone(phase), Arc::clone(&self.counters));
+        Arc::new(PhaseWatch { stalls, phase, counters })
     }
 
     /// When a read or a fetch that begins now ends at the latest.

@@ -6,6 +6,8 @@ use larder_origin::{Caller, Urgency};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::stalls::Phase;
+
 /// The most readers of a fetch that are known. The turns of more would come hardly sooner than those of these.
 const CALLERS_MOST: usize = 64;
 
@@ -25,13 +27,15 @@ struct WaitedFor {
     callers: Mutex<Vec<Caller>>,
     /// Another reader waits.
     joined: Notify,
+    /// What the fetch waits for.
+    phase: Arc<Phase>,
 }
 
 impl End {
     /// The current reader waits until `deadline`.
     pub(super) fn by(deadline: Instant) -> Self {
         let (deadline, callers) = (OnceLock::from(deadline), Mutex::new(vec![Caller::current()]));
-        let waited_for = WaitedFor { deadline, callers, joined: Notify::new() };
+        let waited_for = WaitedFor { deadline, callers, ..WaitedFor::default() };
         Self { waited_for: Arc::new(waited_for), urgency: Urgency::HIGH }
     }
 
@@ -58,6 +62,11 @@ impl End {
     /// Whether somebody waits.
     pub(super) fn urgency(&self) -> &Urgency {
         &self.urgency
+    }
+
+    /// What the fetch waits for.
+    pub(super) fn phase(&self) -> &Arc<Phase> {
+        &self.waited_for.phase
     }
 
     /// The first readers that wait, each once, in the order in which they came.

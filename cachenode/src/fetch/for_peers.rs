@@ -61,7 +61,8 @@ impl Fetcher {
             }
             let asker = Asker::Peer { forwarded };
             if self.context.window.is_in_pieces(part.block) {
-                let Fetched { bytes, .. } = Box::pin(self.fetch_piece(file, part, asker, deadline)).await?;
+                let phase = Arc::default();
+                let Fetched { bytes, .. } = Box::pin(self.fetch_piece(file, part, asker, deadline, &phase)).await?;
                 // A plan waits for the readers of this node.
                 self.context.window.mark_read(&part);
                 return Ok(Some(BlockBytes::whole(bytes)));

@@ -8,7 +8,9 @@ use futures::StreamExt;
 use futures::stream::FuturesOrdered;
 use larder_dataset::{BLOCK_BYTES, BlockIndex, BlockPart, FileIndex};
 use larder_import::{ObjectRange, object_range};
-use larder_origin::{Origin, OriginError, PlaceReport, Sink, Urgency};
+use larder_origin::{Origin, OriginError, PlaceReport, Scheme, Sink, Urgency};
+use larder_telemetry::TRACE_TARGET;
+use tracing::trace_span;
 
 use super::context::FetchContext;
 use super::error::{CHECKSUM_ATTEMPTS, FetchError};
@@ -34,6 +36,11 @@ impl FromOrigin {
     /// GETs that start from now on use `origin`.
     pub(super) fn replace(&self, origin: Arc<dyn Origin>) {
         *self.origin.write().unwrap_or_else(PoisonError::into_inner) = origin;
+    }
+
+    /// The kind of the origin.
+    pub(super) fn scheme(&self) -> Scheme {
+        self.origin(&Urgency::HIGH).url().scheme()
     }
 
     /// How many GETs the origin bears at the same time, as far as it is known now.
@@ -79,6 +86,7 @@ impl FromOrigin {
     pub(super) async fn fetch_part(&self, file: FileIndex, part: &BlockPart) -> Result<Bytes, FetchError> {
         let start = part.file_offset + u64::from(part.start);
         let ObjectRange { key, range, version } = self.object(file, start..start + u64::from(part.len))?;
+        let _span = trace_span!(target: TRACE_TARGET, "get", block = part.block.0, len = part.len);
         let read = self.origin(&Urgency::HIGH).read(&key, range, version.as_ref()).await;
         let bytes = read.map_err(|error| self.fetch_error(part.block, error))?;
         self.count(u64::from(part.len));
@@ -118,6 +126,8 @@ impl FromOrigin {
         range.end = object(last)?.range.end;
         let is_large = self.context.manifest.file(first.file).is_ok_and(|file| file.size > BLOCK_BYTES);
         let bytes = range.end - range.start;
+        // It ends with this function, and need not be entered: nothing is below it.
+        let _span = trace_span!(target: TRACE_TARGET, "get", block = requested.0, len = bytes);
         let read = if is_large {
             // On the heap, so that the thousands of others that may wait for the origin are small.
             Box::pin(self.read_large(origin, ObjectRange { key, range, version }, receiver)).await

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::error::FetchError;
+use crate::counters::Source;
 
 /// Where bytes were found that the store did not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,16 @@ pub(crate) enum Tier {
     Peer,
     /// At the origin.
     Origin,
+}
+
+impl From<Tier> for Source {
+    fn from(tier: Tier) -> Self {
+        match tier {
+            Tier::Window => Self::Window,
+            Tier::Peer => Self::Peer,
+            Tier::Origin => Self::Origin,
+        }
+    }
 }
 
 /// How the fetch of a block ended.

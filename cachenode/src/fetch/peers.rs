@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_dataset::{BlockIndex, BlockRange, FileIndex};
 use larder_peers::HedgeCounts;
+use larder_telemetry::TRACE_TARGET;
 use tokio::time::{Instant, timeout_at};
+use tracing::trace_span;
 
 use super::context::{FetchContext, halfway};
 use super::purpose::Purpose;
@@ -54,6 +56,8 @@ impl FromPeers {
     ) -> Option<Bytes> {
         let sharing = self.sharing.as_ref().filter(|_| !route.peers.is_empty())?;
         let block = range.block;
+        // It ends with this function, and need not be entered: nothing is below it.
+        let _span = trace_span!(target: TRACE_TARGET, "peer", block = block.0, len = range.len);
         // A packed block is fetched whole.
         let crc = self.context.manifest.block_crc(block).ok()?;
         let is_right = |bytes: &Bytes| crc.is_none_or(|crc| larder_dataset::crc32c(bytes) == crc);

@@ -364,7 +364,7 @@ fn is_promised(info: &DatasetInfo) -> bool {
 }
 
 /// True if the dataset is open, or must be because the keeper holds a connection that shows it.
-fn is_shown(info: &DatasetInfo) -> bool {
+pub(super) fn is_shown(info: &DatasetInfo) -> bool {
     info.open.is_some() || info.connections.as_ref().is_some_and(|connections| !connections.is_empty())
 }
 

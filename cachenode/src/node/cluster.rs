@@ -15,9 +15,11 @@ use std::time::Duration;
 use anyhow::Context;
 use larder_dataset::{CacheId, Placement};
 use larder_peers::{
-    AskedDataset, BlockBytes, Blocks, Buffers, DatasetStats, Membership, Node as Member, NodeStats, OtherSnapshot,
-    PeerCounters, PeerError, Peers, PeersConfig, ReadError, ReadRequest, Security, Server, ServerConfig, Token,
+    AskedDataset, BlockBytes, Blocks, Buffers, Cause, DatasetStats, Membership, Node as Member, NodeStats,
+    OtherSnapshot, PeerCounters, PeerError, Peers, PeersConfig, ReadError, ReadRequest, Security, Server, ServerConfig,
+    Token,
 };
+use larder_telemetry::Sample;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -90,6 +92,20 @@ impl Cluster {
             ("daemon_peer_not_served_total", counters.not_served_by_peers()),
             ("daemon_peer_under_way_bytes", read(&counters.under_way_bytes)),
         ]
+    }
+
+    /// Counters with labels.
+    pub(super) fn samples(&self) -> Vec<Sample> {
+        let errors = Cause::ALL
+            .map(|cause| Sample::with("peer_errors_total", [("cause", cause.name())], self.counters.errors(cause)));
+        // Both refusals that reveal whether a dataset exists share one count, as between peers.
+        let refusals = [("by_peers", &self.counters.refused_by_peers), ("of_peers", &self.counters.refused)];
+        let refusals = refusals.into_iter().flat_map(|(direction, refusals)| {
+            refusals.for_all().map(move |(reason, count)| {
+                Sample::with("peer_refusals_total", [("direction", direction), ("reason", reason)], count)
+            })
+        });
+        errors.into_iter().chain(refusals).collect()
     }
 
     /// Follows membership and certificates until cancelled.

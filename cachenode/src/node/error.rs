@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use larder_dataset::ManifestError;
 use larder_dataset::size::{exact_bytes, show_bytes};
+use larder_dataset::{CacheId, ManifestError};
 use larder_import::{ImportError, JournalError, ListError, PublishError};
 use larder_origin::OriginError;
 use larder_store::StoreError;
@@ -84,6 +84,9 @@ pub enum NodeError {
     /// The cache cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A dataset of the cache is neither dropped nor pinned.
+    #[error(transparent)]
+    Cache(#[from] CacheRefused),
     /// The node is shutting down.
     #[error("the node is stopping")]
     Stopping,
@@ -107,6 +110,38 @@ pub enum NodeError {
     Shared(Arc<NodeError>),
 }
 
+/// Why a dataset of the cache is neither dropped nor pinned.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheRefused {
+    /// The cache has no such dataset.
+    #[error("the cache holds nothing of {id}")]
+    Unknown {
+        /// The id of its cache.
+        id: CacheId,
+    },
+    /// The dataset is mounted, or a new snapshot takes over its blocks.
+    #[error("{name} is in use: unmount it first, or wait until a new snapshot has taken over its blocks")]
+    Used {
+        /// The dataset's name.
+        name: String,
+    },
+    /// The dataset is pinned.
+    #[error("{name} is pinned: unpin it first")]
+    Pinned {
+        /// The dataset's name.
+        name: String,
+    },
+    /// The cache promised its room to a Dataset.
+    #[error("the room of {name} is promised to a Dataset: annotate that with larder.dev/clean, or delete it")]
+    Promised {
+        /// The dataset's name.
+        name: String,
+    },
+    /// The cache cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 impl NodeError {
     /// A field that is wrong, and what is accepted.
     pub fn invalid(field: &'static str, what: impl fmt::Display) -> Self {
@@ -122,7 +157,13 @@ impl NodeError {
             Self::Home(_) | Self::Snapshot { .. } | Self::InUse { .. } | Self::NoPeers => ErrorKind::Precondition,
             Self::NoRoom { .. } | Self::Quota { .. } => ErrorKind::NoRoom,
             Self::Manifest(_) | Self::Open(OpenError::Manifest(_)) => ErrorKind::DataLoss,
-            Self::Open(OpenError::Store(error)) | Self::Store(error) => of_store(error),
+            Self::Open(OpenError::Store(error)) | Self::Store(error) | Self::Cache(CacheRefused::Store(error)) => {
+                of_store(error)
+            }
+            Self::Cache(CacheRefused::Unknown { .. }) => ErrorKind::NotFound,
+            Self::Cache(CacheRefused::Used { .. } | CacheRefused::Pinned { .. } | CacheRefused::Promised { .. }) => {
+                ErrorKind::Precondition
+            }
             Self::Stopping | Self::Unwanted => ErrorKind::Unavailable,
             Self::Io(error) => of_disk(error, ErrorKind::Internal),
             Self::Panic(_) | Self::LookUpPanicked => ErrorKind::Internal,

@@ -12,18 +12,27 @@ mod tests;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use larder_dataset::{CacheId, Placement};
 use larder_origin::Origin;
 use larder_peers::{AskedDataset, DatasetStats, OtherSnapshot, Token};
+use larder_telemetry::{Sample, Sums, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tracing::warn;
 
 use super::error::{NodeError, shown_size};
 use crate::dataset::Dataset;
+use crate::history::History;
 use crate::request::DatasetRequest;
 use crate::sharing::Sharing;
+
+/// The most datasets of which the metrics have the names at the same time.
+const NAMED_MOST: usize = 50;
+
+/// The name of all others in the metrics, and of those that were closed.
+const OTHER: &str = "_other";
 
 /// The open datasets of a node.
 #[derive(Debug)]
@@ -33,6 +42,8 @@ pub(super) struct OpenDatasets {
     draining: watch::Sender<usize>,
     /// See [`Self::follow_again`].
     follow_again: Notify,
+    /// Where the passes of their readers are written down.
+    history: History,
     runtime: Handle,
 }
 
@@ -42,6 +53,10 @@ struct Table {
     draining: Vec<Arc<Dataset>>,
     /// Sums over the datasets that were closed.
     closed: BTreeMap<&'static str, u64>,
+    /// The same of those that may have the name of the dataset as a label.
+    closed_labelled: Sums,
+    /// The same of all others with labels.
+    closed_times: Sums,
 }
 
 #[derive(Debug)]
@@ -51,6 +66,8 @@ struct Entry {
     users: usize,
     /// Those of the users that are connections.
     connections: usize,
+    /// The metrics have its name. This does not change while it is open, so no counter falls.
+    is_named: bool,
 }
 
 /// The user that a dataset is opened for.
@@ -63,11 +80,12 @@ pub enum User {
 }
 
 impl OpenDatasets {
-    pub(super) fn new(runtime: Handle) -> Arc<Self> {
+    pub(super) fn new(runtime: Handle, history: History) -> Arc<Self> {
         Arc::new(Self {
             table: Mutex::default(),
             draining: watch::Sender::new(0),
             follow_again: Notify::new(),
+            history,
             runtime,
         })
     }
@@ -94,7 +112,10 @@ impl OpenDatasets {
     /// Adds a dataset, with its first user.
     pub(super) fn add(self: &Arc<Self>, id: String, dataset: Arc<Dataset>, user: User) -> OpenDataset {
         let connections = usize::from(user == User::Connection);
-        self.lock().open.push(Entry { id: id.clone(), dataset: Arc::clone(&dataset), users: 1, connections });
+        let mut table = self.lock();
+        let is_named = table.open.iter().filter(|entry| entry.is_named).count() < NAMED_MOST;
+        table.open.push(Entry { id: id.clone(), dataset: Arc::clone(&dataset), users: 1, connections, is_named });
+        drop(table);
         OpenDataset { id, user, dataset: Some(dataset), table: Arc::clone(self) }
     }
 
@@ -124,6 +145,7 @@ impl OpenDatasets {
             let drained = Drained { datasets, dataset: Some(dataset) };
             if let Some(dataset) = &drained.dataset {
                 dataset.drain().await;
+                dataset.cut_pass().into_iter().for_each(|pass| drained.datasets.history.add(pass));
             }
             // Closing the dataset writes to the disk.
             let _ = tokio::task::spawn_blocking(move || drop(drained)).await;
@@ -171,6 +193,48 @@ impl OpenDatasets {
             }
         }
         sums
+    }
+
+    /// The metrics that have labels, with the names of datasets or without. Both have the same sums. Closed datasets are
+    /// included.
+    pub(super) fn samples(&self, with_names: bool) -> Vec<Sample> {
+        let table = self.lock();
+        let named = |mut sample: Sample, name: &str| {
+            if with_names {
+                sample.labels.push(("dataset", name.to_owned()));
+            }
+            sample
+        };
+        let mut sums = table.closed_times.clone();
+        table.closed_labelled.clone().samples().for_each(|sample| sums.add(named(sample, OTHER)));
+        let open =
+            table.open.iter().map(|entry| (&entry.dataset, if entry.is_named { entry.dataset.name() } else { OTHER }));
+        let mut oldest_wait = Duration::ZERO;
+        let mut counted = Vec::new();
+        for (dataset, name) in open.chain(table.draining.iter().map(|dataset| (dataset, OTHER))) {
+            dataset.labelled().into_iter().for_each(|sample| sums.add(named(sample, name)));
+            dataset.times().into_iter().for_each(|sample| sums.add(sample));
+            let (waiting, oldest) = dataset.waiting();
+            sums.add(named(Sample::new("reads_waiting", waiting), name));
+            oldest_wait = oldest_wait.max(oldest);
+            // Ratios cannot be added up: of two snapshots with one name, the first counts.
+            if with_names && name != OTHER && !counted.contains(&name) {
+                dataset.named_gauges().into_iter().for_each(|sample| sums.add(named(sample, name)));
+                counted.push(name);
+            }
+        }
+        sums.samples().chain([Sample::of("read_oldest_wait_seconds", [], Value::Time(oldest_wait))]).collect()
+    }
+
+    /// Looks whether passes of the readers have ended, and writes those down.
+    pub(super) fn look_at_passes(&self) {
+        self.all().iter().filter_map(|dataset| dataset.look_at_passes()).for_each(|pass| self.history.add(pass));
+    }
+
+    /// Writes down the passes that are running, and waits a bounded time until all are written.
+    pub(super) async fn close_history(&self) {
+        self.all().iter().filter_map(|dataset| dataset.cut_pass()).for_each(|pass| self.history.add(pass));
+        self.history.close().await;
     }
 
     /// The store's cached blocks of each dataset, sorted by cache.
@@ -277,6 +341,8 @@ impl Drop for Drained {
             for (name, value) in dataset.counters().totals() {
                 *table.closed.entry(name).or_default() += value;
             }
+            dataset.labelled().into_iter().for_each(|sample| table.closed_labelled.add(sample));
+            dataset.times().into_iter().for_each(|sample| table.closed_times.add(sample));
             let cache = dataset.cache_id();
             is_parted = table.open.iter().any(|entry| entry.dataset.cache_id() == cache);
         }

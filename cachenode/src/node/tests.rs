@@ -1,3 +1,4 @@
+mod caches;
 mod members;
 
 use larder_dataset::{CacheId, DatasetSpec};

@@ -184,6 +184,11 @@ impl Schedule {
         self.plans.len()
     }
 
+    /// True if this owner has a plan.
+    pub(super) fn has(&self, owner: Owner) -> bool {
+        self.numbers.contains_key(&owner)
+    }
+
     /// Opens a plan, or renews it. Returns how many items it wants.
     pub(super) fn open(
         &mut self,

@@ -229,6 +229,20 @@ async fn a_plan_that_is_closed_or_whose_dataset_ends_holds_nothing() {
     world.holds(0).await;
 }
 
+// SEMANTICS: A6
+#[tokio::test]
+async fn a_pass_of_programs_with_plans_ends_with_the_last_of_them() {
+    let world = World::new(0, PolicyKind::Nr);
+    world.open();
+    world.put(Items::Rows(vec![1, 2])).unwrap();
+    world.holds(2_003).await;
+    assert!(world.read(1));
+    assert_eq!(world.dataset.look_at_passes(), None, "its plan is open");
+    world.command(&Command::Close { id: ID }, None).unwrap();
+    let pass = world.dataset.look_at_passes().expect("its plan was closed").pass;
+    assert_eq!((pass.planned, pass.complete, pass.bytes["window"]), (true, true, 1_001));
+}
+
 // SEMANTICS: C27
 #[tokio::test]
 async fn files_are_found_by_their_paths_and_values_that_are_impossible_are_refused() {

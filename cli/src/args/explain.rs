@@ -1,23 +1,50 @@
 //! The flags of `larder explain`.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use larder_api::names::DatasetKey;
+use larder_dataset::size::parse_duration;
 
 use super::cluster::{ClusterArgs, NamespaceArgs, ObjectName};
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
+  larder explain /data/train                    why a job waits for this mount, or that it does not
+  larder explain /data/train --batch-files 256 --batch-compute 250ms
+  larder explain --json | jq -r '.[].sentence'  all mounts on this machine
   larder explain dataset team-a/imagenet
   larder explain job team-a/resnet
   larder explain job resnet --context training --json | jq -r .sentence
-  larder explain pod team-a/notebook")]
+  larder explain pod team-a/notebook
+
+The sentence about a mount has numbers, the cause, since when, and what to do. Larder counts in passes: \
+a pass is as many requested bytes as the dataset has, whoever reads them.")]
 pub(crate) struct ExplainArgs {
     #[command(subcommand)]
-    pub(crate) what: Explained,
+    pub(crate) what: Option<Explained>,
+    #[command(flatten)]
+    pub(crate) mount: ExplainMountArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainMountArgs {
+    /// A mount point. Default: one sentence for each mount on this machine.
+    pub(crate) dir: Option<PathBuf>,
+    /// Files in a batch of the job. With --batch-compute, the facts include the utilisation of the accelerators.
+    #[arg(long, value_name = "FILES", requires = "batch_compute", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch_files: Option<u32>,
+    /// Time in which the job computes a batch, such as 250ms.
+    #[arg(long, value_name = "TIME", requires = "batch_files", value_parser = parse_duration)]
+    pub(crate) batch_compute: Option<Duration>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -84,11 +111,14 @@ fetched to it. SHARED is the share of the data held by caches in its zone. ZONE 
 share of the pod's group that runs there. WHOLE says whether the node keeps its devices free for \
 training jobs that are waiting for them. The scheduler also weighs criteria of its own.
 
+The sentences after it say why the pod waits for its mounts, or that it does not.
+
 The extender keeps its most recent decisions in memory. They are fetched from its pods in \
 larder-system. Required permissions: `list` on pods and `get` and `create` on pods/portforward in \
-larder-system, and `get` on the pod itself. With `get` on the pod's owners and `list` on \
-workloads.kueue.x-k8s.io, the output also names the job that the pod belongs to, of any kind, and what \
-the job waits for in a queue of Kueue. `larder-scheduler-ext replay` accepts the output of --json.")]
+larder-system, and `get` on the pod itself; for its mounts `get` and `create` on pods/exec in \
+larder-system. With `get` on the pod's owners and `list` on workloads.kueue.x-k8s.io, the output also \
+names the job that the pod belongs to, of any kind, and what the job waits for in a queue of Kueue. \
+`larder-scheduler-ext replay` accepts the output of --json.")]
 pub(crate) struct ExplainPodArgs {
     /// The pod, NAME or NAMESPACE/NAME.
     #[arg(value_name = "POD")]

@@ -33,6 +33,7 @@ Examples:
   larder stats /data/train --watch
   larder stats /data/train --json | jq .stats.metrics
   larder stats /data/train --cluster       the nodes that share their caches with this node
+  larder stats --history                   the passes of all mounts, also of those that have ended
 
 `hits` counts the bytes that the kernel read from Larder, its read-ahead included. Reads that the page
 cache answers are not counted. Sizes are in KiB, MiB, GiB and TiB.")]
@@ -49,6 +50,10 @@ pub(crate) struct StatsArgs {
     /// read from other nodes and served to them since it started.
     #[arg(long, conflicts_with = "watch")]
     pub(crate) cluster: bool,
+    /// Show the passes over datasets that have ended, also of mounts that are gone: hits beside the promise, and for
+    /// how long readers waited for what. They are kept in ~/.cache/larder.
+    #[arg(long, conflicts_with_all = ["watch", "cluster", "dir"])]
+    pub(crate) history: bool,
 }
 
 #[derive(Debug, Args)]

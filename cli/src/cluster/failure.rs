@@ -3,9 +3,9 @@
 use std::fmt;
 
 use anyhow::anyhow;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use larder_api::{Cluster, Dataset, Queue, TrainingJob};
+use larder_api::{Cluster, Dataset, NodeCache, Queue, TrainingJob};
 use larder_kube::Error;
 use larder_kube::core::{ApiResource, GroupVersionKind};
 use larder_kube::kinds::{Kind as KubeKind, KueueKind, KueueVersion};
@@ -57,6 +57,22 @@ pub(crate) const CLUSTER: Kind = Kind {
     components: "components `datasets`, `jobs` and `clusters`",
 };
 
+pub(crate) const NODE_CACHE: Kind = Kind {
+    resource: || ApiResource::erase::<NodeCache>(&()),
+    one: "NodeCache",
+    rights: "nodecaches.larder.dev",
+    lists: "kubectl get nodecaches",
+    components: "component `datasets`",
+};
+
+pub(crate) const NODE: Kind = Kind {
+    resource: || ApiResource::erase::<Node>(&()),
+    one: "Node",
+    rights: "nodes",
+    lists: "kubectl get nodes",
+    components: "",
+};
+
 pub(crate) const POD: Kind = Kind {
     resource: || ApiResource::erase::<Pod>(&()),
     one: "Pod",
@@ -86,6 +102,9 @@ pub(crate) const POD_METRICS: Kind = Kind {
 
 /// The log of a pod.
 pub(crate) const LOG: Kind = Kind { rights: "pods/log", ..POD };
+
+/// A program that is run in a pod.
+pub(crate) const EXEC: Kind = Kind { rights: "pods/exec", ..POD };
 
 /// A port of a pod.
 pub(crate) const PORT: Kind = Kind { rights: "pods/portforward", ..POD };

@@ -2,6 +2,7 @@
 
 mod around;
 mod job_view;
+mod mount;
 mod owners;
 mod pod;
 mod view;
@@ -11,20 +12,23 @@ use std::process::ExitCode;
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
 use larder_api::{Dataset, TrainingJob, explain, explain_job};
+use larder_dataset::Chain;
 
 use crate::args::cluster::ObjectKey;
 use crate::args::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained};
 use crate::cluster::{Asked, Cluster, DATASET, JOB, POD, typed};
+use crate::extender::Told;
 use crate::extender::decision::{ServedDecision, read};
-use crate::{extender, output, source};
+use crate::pod_mounts::PodMount;
+use crate::{extender, output, pod_mounts, source};
 use pod::{Placed, Story};
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let runtime = source::runtime()?;
     match &args.what {
-        Explained::Dataset(args) => runtime.block_on(dataset(args)),
-        Explained::Job(args) => runtime.block_on(job(args)),
-        Explained::Pod(args) => runtime.block_on(pod(args)),
+        None => mount::run(&args.mount),
+        Some(Explained::Dataset(args)) => source::runtime()?.block_on(dataset(args)),
+        Some(Explained::Job(args)) => source::runtime()?.block_on(job(args)),
+        Some(Explained::Pod(args)) => source::runtime()?.block_on(pod(args)),
     }
 }
 
@@ -78,12 +82,21 @@ async fn pod(args: &ExplainPodArgs) -> anyhow::Result<ExitCode> {
         output::note(format_args!("{note}"));
     }
     let found = found.map(Placed::from);
+    let mounts = mounts(&cluster, found.as_ref()).await;
     let told = match &args.extender {
-        Some(url) => extender::at(url, &key).await?,
-        None => extender::of(&cluster, &key).await?,
+        Some(url) => extender::at(url, &key).await,
+        None => extender::of(&cluster, &key).await,
+    };
+    let told = match told {
+        // The mounts say something, too.
+        Err(error) if !mounts.is_empty() => {
+            let note = format!("its placement is not explained: {}", Chain(&*error));
+            Told { notes: vec![note], ..Told::default() }
+        }
+        told => told?,
     };
     for note in &told.notes {
-        output::note(format_args!("{note}: its decisions are missing here"));
+        output::note(format_args!("{note}"));
     }
     let decisions: Vec<ServedDecision> = told.decisions.iter().map(read).collect::<Result<_, _>>()?;
     let key = key.to_string();
@@ -104,12 +117,26 @@ async fn pod(args: &ExplainPodArgs) -> anyhow::Result<ExitCode> {
             "node": story.chosen(),
             "owners": belongs.owners,
             "workload": belongs.workload,
+            "mounts": mounts,
             "decisions": told.decisions,
         }))?;
     } else {
         output::text(&(pod::view::view(&sentence, &story, args.all) + &belongs.lines()))?;
+        for mount in &mounts {
+            output::line(format_args!("{}", output::one_line(&mount.sentence)))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why a pod waits for its mounts. None if they cannot be explained; a note says why.
+async fn mounts(cluster: &Cluster, pod: Option<&Placed>) -> Vec<PodMount> {
+    let Some(pod) = pod.filter(|pod| pod.may_read) else { return Vec::new() };
+    let (Some(node), Some(uid)) = (&pod.node, &pod.uid) else { return Vec::new() };
+    pod_mounts::of(cluster, node, uid).await.unwrap_or_else(|error| {
+        output::note(format_args!("its mounts are not explained: {}", Chain(&*error)));
+        Vec::new()
+    })
 }
 
 /// A pod; `None` if it does not exist. Errors: the user may not read it, or the cluster cannot be reached.

@@ -22,8 +22,8 @@ use larder_cachenode::process::doubt_cache_size;
 use crate::args::MountArgs;
 use crate::{daemon, output, source};
 use announcement::Announcement;
-pub(crate) use request::default_cache_dir;
-use request::{cache_dir, mirror_variables, origin_variables, request, run_dir, serving_args};
+use request::{cache_dir, mirror_variables, origin_variables, request, serving_args};
+pub(crate) use request::{default_cache_dir, run_dir};
 
 /// How long the command retries while the process that owns the cache does not answer.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);

@@ -28,7 +28,8 @@ async fn show(args: &QueueArgs) -> anyhow::Result<ExitCode> {
     }
     // The list of all queues has their own counts.
     let seen = if args.name.is_some() || args.json {
-        let is_in = |queue: &str| args.name.as_ref().is_none_or(|name| name == queue);
+        let is_chosen = |queue: &str| args.name.as_ref().is_none_or(|name| name == queue);
+        let is_in = |queue: Option<&str>| queue.is_some_and(is_chosen);
         queues::jobs(&cluster, &cluster.namespace, is_in).await?
     } else {
         Seen::default()

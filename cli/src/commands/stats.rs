@@ -1,6 +1,7 @@
 //! `larder stats`
 
 mod cluster;
+mod history;
 mod table;
 
 use std::path::PathBuf;
@@ -16,6 +17,9 @@ use crate::output;
 use table::{overview, table};
 
 pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
+    if args.history {
+        return history::run(args.json);
+    }
     let dirs: Vec<PathBuf> = match &args.dir {
         Some(dir) => vec![dir.clone()],
         None => larder_mounts().into_iter().map(|mount| mount.path).collect(),

@@ -16,6 +16,8 @@ pub(crate) enum Port {
     Hangs(String),
     /// No process listens on the port.
     Refuses(String),
+    /// Instead of a port, a program that is run in the pod: prints this and ends.
+    Prints(String),
 }
 
 /// Forwards the port over this connection, whose request had this head.
@@ -34,6 +36,9 @@ pub(crate) fn serve(mut stream: TcpStream, head: &[String], port: &Port) {
          sec-websocket-protocol: v4.channel.k8s.io\r\nsec-websocket-accept: {accept}\r\n\r\n"
     );
     stream.write_all(answer.as_bytes()).unwrap();
+    if let Port::Prints(text) = port {
+        return print(stream, head, text);
+    }
     let number: u16 = head[0].split("ports=").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     let mut socket = WebSocket::from_raw_socket(stream, Role::Server, None);
     // A data channel and an error channel, which both begin with the port's number.
@@ -42,6 +47,7 @@ pub(crate) fn serve(mut stream: TcpStream, head: &[String], port: &Port) {
         say(channel, &number.to_le_bytes()).unwrap();
     }
     match port {
+        Port::Prints(_) => unreachable!("a program has no port"),
         Port::Refuses(why) => say(1, why.as_bytes()).unwrap(),
         Port::Says(text) | Port::Hangs(text) => {
             let mut asked = Vec::new();
@@ -62,5 +68,19 @@ pub(crate) fn serve(mut stream: TcpStream, head: &[String], port: &Port) {
         let _ = socket.flush();
     }
     // Waits until the command closes the connection.
+    let _ = socket.get_mut().read_to_end(&mut Vec::new());
+}
+
+/// Runs the program of a pod: its output has channel 1, and its status channel 3.
+fn print(stream: TcpStream, head: &[String], text: &str) {
+    assert!(head[0].contains("container=larder-csi&command=larder&command=explain&command=--json"), "{head:?}");
+    let mut socket = WebSocket::from_raw_socket(stream, Role::Server, None);
+    for part in text.as_bytes().chunks(1000) {
+        let _ = socket.send(Message::binary([&[1], part].concat()));
+    }
+    let status = br#"{"kind": "Status", "apiVersion": "v1", "status": "Success"}"#;
+    let _ = socket.send(Message::binary([&[3][..], status].concat()));
+    let _ = socket.close(None);
+    let _ = socket.flush();
     let _ = socket.get_mut().read_to_end(&mut Vec::new());
 }

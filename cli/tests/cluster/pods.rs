@@ -303,3 +303,49 @@ fn a_job_is_named_as_far_as_the_user_may_read_its_owners() {
     );
     assert!(said(&output).contains("Kueue's Workloads cannot be read: "), "{}", said(&output));
 }
+
+/// The notebook with a uid, by which its mounts are found.
+fn mounted() -> String {
+    let mut pod: Value = serde_json::from_str(&notebook()).unwrap();
+    pod["metadata"]["uid"] = json!("1234");
+    pod.to_string()
+}
+
+const CSI_PODS: &str =
+    "GET /api/v1/namespaces/larder-system/pods?&labelSelector=app.kubernetes.io%2Fname%3Dlarder-csi&limit=500";
+
+#[test]
+fn the_mounts_of_a_pod_are_explained_even_without_an_extender() {
+    let mount = |pod: &str, sentence: &str| {
+        let dir = format!("/var/lib/kubelet/pods/{pod}/volumes/x/mount");
+        json!({"mount": dir, "sentence": sentence, "passes": []})
+    };
+    let printed = json!([mount("1234", "it waits for a slow origin."), mount("12345", "it is another pod's.")]);
+    let csi = |name: &str, node: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "larder-system", "name": name},
+            "spec": {"nodeName": node, "containers": []},
+        })
+    };
+    let server = || {
+        Server::start()
+            .answers(NOTEBOOK, 200, &mounted())
+            .answers(CSI_PODS, 200, &list("Pod", &[csi("csi-6", "n6"), csi("csi-7", "n7")]))
+            .answers(PODS, 200, &list("Pod", &[]))
+    };
+    let exec = format!("{PODS}/csi-7/exec");
+    let with = server().forwards(&exec, Port::Prints(printed.to_string()));
+    let output = with.larder(&EXPLAIN);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(out(&output).ends_with("\nit waits for a slow origin.\n"), "{}", said(&output));
+    assert!(said(&output).contains("its placement is not explained: Larder's scheduler does not run"));
+    let output = with.larder(&["explain", "pod", "notebook", "--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["mounts"], json!([printed[0]]));
+
+    let denied = server().answers(&exec, 403, &status(403, "Forbidden", "no"));
+    let output = denied.larder(&EXPLAIN);
+    assert_eq!(output.status.code(), Some(1), "nothing is left to explain: {}", said(&output));
+    let words = "its mounts are not explained: needs `get` and `create` on pods/exec in larder-system";
+    assert!(said(&output).contains(words), "{}", said(&output));
+}

@@ -4,6 +4,9 @@ use crate::jobs::machine::{Cause, Phase, Restarts, State};
 use crate::jobs::queue::{Role, Verdict};
 use crate::time::Seconds;
 
+/// The ends of the ranges of waiting times, in seconds: up to a week.
+pub const WAIT_ENDS: [u64; 10] = [1, 5, 15, 60, 300, 1_800, 7_200, 28_800, 86_400, 604_800];
+
 /// The events that the steps of a job count. They reach the metrics after the status with these steps is written, so
 /// each event is counted once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +17,8 @@ pub struct Counts {
     pub starts: u64,
     /// The total waiting time before those starts, in seconds.
     pub waited_seconds: u64,
+    /// The number of these waits in each range of [`WAIT_ENDS`]; the last range has no end.
+    pub waits: [u64; WAIT_ENDS.len() + 1],
     /// How often room was taken back that the job's spec still requests.
     pub preemptions: u64,
 }
@@ -40,7 +45,9 @@ impl Counts {
         }
         if let Some(since) = before.waiting_since.filter(|_| after.holds_room()) {
             self.starts += 1;
-            self.waited_seconds += u64::try_from(now - since).unwrap_or(0);
+            let waited = u64::try_from(now - since).unwrap_or(0);
+            self.waited_seconds += waited;
+            self.waits[WAIT_ENDS.partition_point(|end| *end < waited)] += 1;
         }
     }
 
@@ -48,6 +55,9 @@ impl Counts {
     pub fn add(&mut self, other: &Self) {
         for (lost, more) in self.lost.iter_mut().zip(other.lost) {
             *lost += more;
+        }
+        for (waits, more) in self.waits.iter_mut().zip(other.waits) {
+            *waits += more;
         }
         self.starts += other.starts;
         self.waited_seconds += other.waited_seconds;

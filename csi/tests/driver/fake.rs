@@ -342,6 +342,18 @@ impl Daemon for Service {
     async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
+
+    async fn list_caches(&self, _: Request<ListCachesRequest>) -> Result<Response<ListCachesResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn drop_cache(&self, _: Request<DropCacheRequest>) -> Result<Response<DropCacheResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn pin_cache(&self, _: Request<PinCacheRequest>) -> Result<Response<PinCacheResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
 }
 
 /// Answers the kernel's requests as an empty folder.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use larder_cachenode::node::caches::Cached;
 use larder_cachenode::{Credentials, DatasetRequest, MirrorRequest, OriginLimits, PodVolume};
 use larder_daemon_api::convert::InvalidDataset;
 use larder_daemon_api::v1;
@@ -72,6 +73,23 @@ fn sent_mirror(mirror: &MirrorRequest) -> v1::Mirror {
         near: mirror.near.clone().into_iter().collect(),
         cost: mirror.cost,
         always_near: mirror.always_near,
+    }
+}
+
+/// Converts what the cache holds of a dataset.
+pub fn cache_info(Cached { info, is_pinned }: &Cached) -> v1::Cache {
+    v1::Cache {
+        id: info.cache().to_string(),
+        name: info.name.clone(),
+        snapshot: info.key.snapshot().to_string(),
+        owner: info.key.owner().to_owned(),
+        bytes: info.used_bytes,
+        disk_bytes: info.disk_bytes,
+        kept_disk_bytes: info.promised_disk_bytes,
+        mounts: info.connections.as_ref().map_or(0, |connections| connections.len() as u32),
+        open: info.open.is_some(),
+        pinned: *is_pinned,
+        last_use_unix_s: info.last_use_unix_s,
     }
 }
 

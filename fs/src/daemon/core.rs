@@ -1,7 +1,6 @@
 //! The daemon: a node with mounts.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +13,11 @@ use larder_daemon_api::handover::{Descriptors, is_alive, request_memory};
 use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1;
 use larder_dataset::Chain;
+use larder_telemetry::TRACE_TARGET;
+use larder_telemetry::admin::AdminAddress;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{Instrument, debug, info, trace_span, warn};
 
 use super::convert;
 use super::error::DaemonError;
@@ -53,7 +54,7 @@ pub struct DaemonConfig {
     /// start.
     pub run_dirs: Vec<PathBuf>,
     /// The address that serves /metrics, /healthz and /readyz; `None` serves none of them.
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<AdminAddress>,
     /// The most threads that serve a mount at the same time, for each mount that sets no number.
     pub threads: usize,
     /// Verify each read of a mount whose connection was handed over, instead of letting the kernel read by itself what
@@ -70,7 +71,7 @@ pub struct Daemon {
     pub(super) mounts: Mounts,
     pub(super) offers: Offers,
     pub(super) run_dirs: Vec<PathBuf>,
-    pub(super) admin: Option<SocketAddr>,
+    pub(super) admin: Option<AdminAddress>,
     threads: usize,
     verify_always: bool,
     pub(super) stop_when_idle: bool,
@@ -187,7 +188,8 @@ impl Daemon {
         pod: Option<v1::Pod>,
         wait: Duration,
     ) -> Result<v1::prepare_response::Outcome, DaemonError> {
-        let prepared = self.prepare_admitted(dataset, pod, wait).await;
+        let span = trace_span!(target: TRACE_TARGET, "prepare", source = dataset.source);
+        let prepared = self.prepare_admitted(dataset, pod, wait).instrument(span).await;
         if let Err(DaemonError::Node(NodeError::Quota { .. })) = &prepared {
             self.quota_refusals.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,7 +1,6 @@
 //! The daemon's servers: gRPC on a unix socket, and HTTP on the admin address.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,13 +10,14 @@ use std::time::Duration;
 use anyhow::Context;
 use larder_cachenode::node::{DatasetStats, MemberReport, NodeStats};
 use larder_daemon_api::{SocketDir, v1};
-use larder_dataset::Chain;
-use larder_telemetry::admin::{Admin, Sample};
+use larder_dataset::{CacheId, Chain};
+use larder_telemetry::admin::{Admin, AdminAddress, Sample};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
+use super::convert;
 use super::core::Daemon;
 use super::error::DaemonError;
 use super::mounts::Mount;
@@ -123,12 +123,36 @@ impl v1::daemon_server::Daemon for Service {
         let reports = self.0.node.members().await.map_err(DaemonError::from)?;
         Ok(Response::new(v1::ListNodesResponse { nodes: reports.into_iter().map(node_info).collect() }))
     }
+
+    async fn list_caches(&self, _: Request<v1::ListCachesRequest>) -> Result<Response<v1::ListCachesResponse>, Status> {
+        let caches = self.0.node.caches().await.map_err(DaemonError::from)?;
+        Ok(Response::new(v1::ListCachesResponse { caches: caches.iter().map(convert::cache_info).collect() }))
+    }
+
+    async fn drop_cache(
+        &self,
+        request: Request<v1::DropCacheRequest>,
+    ) -> Result<Response<v1::DropCacheResponse>, Status> {
+        let id = cache_id(&request.into_inner().id)?;
+        self.0.node.drop_cache(id).await.map_err(DaemonError::from)?;
+        Ok(Response::new(v1::DropCacheResponse {}))
+    }
+
+    async fn pin_cache(&self, request: Request<v1::PinCacheRequest>) -> Result<Response<v1::PinCacheResponse>, Status> {
+        let v1::PinCacheRequest { id, pinned } = request.into_inner();
+        self.0.node.pin_cache(cache_id(&id)?, pinned).await.map_err(DaemonError::from)?;
+        Ok(Response::new(v1::PinCacheResponse {}))
+    }
 }
 
 impl Service {
     fn find(&self, wanted: impl Fn(&Mount) -> bool) -> Option<Arc<Mount>> {
         self.0.mounts.now().mounts.into_iter().find(|mount| wanted(mount))
     }
+}
+
+fn cache_id(text: &str) -> Result<CacheId, DaemonError> {
+    text.parse().map_err(|_| DaemonError::Invalid { field: "id", what: "is not 64 hex digits".to_owned() })
 }
 
 /// A member of the cluster, with its report or the reason why it sent none.
@@ -156,11 +180,23 @@ fn node_info(MemberReport { member, stats }: MemberReport) -> v1::NodeInfo {
 }
 
 /// Serves /metrics, /healthz and /readyz.
-pub(super) async fn serve_admin(daemon: Arc<Daemon>, address: SocketAddr) -> anyhow::Result<()> {
-    let stopping = daemon.stopping().clone();
-    larder_telemetry::admin::serve(address, daemon, stopping.cancelled_owned())
+pub(super) async fn serve_admin(daemon: Arc<Daemon>, at: AdminAddress) -> anyhow::Result<()> {
+    let (stopping, address) = (daemon.stopping().clone(), at.address);
+    larder_telemetry::admin::serve(at, daemon, stopping.cancelled_owned())
         .await
         .with_context(|| format!("serve the admin address {address} (--admin-address)"))
+}
+
+impl Daemon {
+    /// The metrics that are not those of its node.
+    fn own_samples(&self) -> Vec<Sample> {
+        let state = self.mounts.now();
+        vec![
+            Sample::new("daemon_mounts", state.mounts.len() as u64),
+            Sample::new("daemon_connections_taken_total", state.connections_taken),
+            Sample::new("daemon_quota_refusals_total", self.quota_refusals.load(Ordering::Relaxed)),
+        ]
+    }
 }
 
 impl Admin for Daemon {
@@ -180,11 +216,10 @@ impl Admin for Daemon {
     }
 
     fn samples(&self) -> Vec<Sample> {
-        let state = self.mounts.now();
-        let mut values = self.node.values();
-        values.insert("daemon_mounts", state.mounts.len() as u64);
-        values.insert("daemon_connections_taken_total", state.connections_taken);
-        values.insert("daemon_quota_refusals_total", self.quota_refusals.load(Ordering::Relaxed));
-        values.into_iter().map(|(name, value)| Sample::new(name, value)).collect()
+        [self.node.samples(false), self.own_samples()].concat()
+    }
+
+    fn named_samples(&self) -> Vec<Sample> {
+        [self.node.samples(true), self.own_samples()].concat()
     }
 }

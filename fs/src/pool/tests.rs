@@ -52,6 +52,26 @@ impl Serve for Endless {
     }
 }
 
+/// Answers after a message, and reports when requests were queued.
+#[derive(Debug)]
+struct Queued {
+    begun: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+    queued: Sender<Duration>,
+}
+
+impl Serve for Queued {
+    fn answer(&self, _: &Request<'_>, reply: Reply) {
+        self.begun.send(()).unwrap();
+        self.go_on.lock().unwrap().recv().unwrap();
+        reply.data(&[]);
+    }
+
+    fn were_queued(&self, since: Instant) {
+        self.queued.send(since.elapsed()).unwrap();
+    }
+}
+
 fn serve(pool: &Arc<Pool>, threads: usize, front: impl Serve) -> (Kernel, Session) {
     let (kernel, fuse) = Kernel::connect();
     let slots = Slots::open(None, threads).unwrap();
@@ -110,6 +130,33 @@ fn a_connection_never_has_more_threads_than_slots_and_others_are_served_meanwhil
     let mut all = [first[0], first[1], taken.recv().unwrap(), taken.recv().unwrap()];
     all.sort_unstable();
     assert_eq!(all, [2, 4, 6, 8], "each request is answered once");
+}
+
+#[test]
+fn requests_that_wait_in_the_kernel_while_all_slots_are_taken_are_reported() {
+    let pool = Pool::start(3).unwrap();
+    let ((begun, taken), (go, go_on), (queued, reported)) = (channel(), channel(), channel());
+    let (kernel, _session) = serve(&pool, 1, Queued { begun, go_on: Mutex::new(go_on), queued });
+    let hold = || {
+        let began = Instant::now();
+        until(|| began.elapsed() > 2 * QUEUED_LEAST);
+        go.send(()).unwrap();
+    };
+    // No other request is there meanwhile.
+    ask(&kernel, GETATTR, [2]);
+    taken.recv().unwrap();
+    hold();
+    assert_eq!(answers(&kernel, 1), [2]);
+    // Its thread waits for the next one.
+    until(|| pool.shared.connections().values().all(|it| it.waiting.load(Ordering::SeqCst) > 0));
+    assert!(reported.try_recv().is_err(), "nothing was queued");
+    ask(&kernel, GETATTR, [4, 6]);
+    taken.recv().unwrap();
+    hold();
+    taken.recv().unwrap();
+    assert!(reported.recv().unwrap() >= 2 * QUEUED_LEAST, "the second one waited as long as the first was held");
+    go.send(()).unwrap();
+    assert_eq!(answers(&kernel, 2), [4, 6]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::origin::{Origin, Sink};
 use crate::urgency::Urgency;
 use crate::url::OriginUrl;
 use crate::version::Version;
+use crate::watch::{self, WaitsFor};
 
 /// An origin that limits the number of concurrent calls and their bytes per second. Other calls wait: those first for
 /// which somebody waits, and these for a limited time.
@@ -66,7 +67,9 @@ impl Limited {
         bytes_of: impl FnOnce(&T) -> u64 + Send,
     ) -> Result<T, OriginError> {
         self.inner.has_keys(key).await?;
+        watch::report(|watch| watch.waits_for(WaitsFor::Turn));
         let permit = self.permit(bytes).await?;
+        watch::report(|watch| watch.waits_for(WaitsFor::Answer));
         let got = call.await?;
         permit.succeeded(bytes_of(&got));
         Ok(got)

@@ -66,13 +66,17 @@ fn every_command_has_help_and_the_main_ones_examples() {
         "warm",
         "verify",
         "stats",
+        "top",
+        "ui",
+        "cache",
         "doctor",
         "explain",
         "bench",
     ] {
         assert!(lab.larder_ok(&[command, "--help"]).contains("Usage: larder"), "{command}");
     }
-    for command in ["quickstart", "import", "pack", "sync", "mount", "verify", "stats", "explain"] {
+    for command in ["quickstart", "import", "pack", "sync", "mount", "verify", "stats", "top", "ui", "cache", "explain"]
+    {
         assert!(lab.larder_ok(&[command, "--help"]).contains("Examples:"), "{command}");
     }
 }

@@ -126,7 +126,7 @@ fn all_mounts_are_a_table_and_usual_verbs_lead_to_it() {
         let line = lines.iter().find(is_its).expect("a line");
         assert!(line.contains(&lab.url()) && line.ends_with("ok"), "{lines:?}");
     }
-    for verb in ["status", "ls", "list", "top"] {
+    for verb in ["status", "ls", "list"] {
         assert_eq!(table(verb), lines, "{verb}");
     }
     let third = lab.mount("three", &lab.url(), &[]);

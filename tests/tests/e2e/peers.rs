@@ -13,4 +13,4 @@ mod secrecy;
 mod streams;
 mod trouble;
 
-pub(crate) use flags::{PARTITIONED, start_in_the_clear};
+pub(crate) use flags::{PARTITIONED, listed, peering, plaintext, start_in_the_clear};

@@ -103,7 +103,8 @@ async fn a_block_that_its_owner_has_is_read_while_fetches_that_hang_at_the_origi
     let _hung = world.fetcher.memory.acquire(all).await;
     tokio::time::timeout(PATIENCE, world.read(file, 0, FILE_BYTES)).await.expect("it waits for the origin's memory");
     let (part, deadline) = (world.part(file, 100, 200), world.fetcher.deadline());
-    let piece = world.fetcher.fetch_piece(FileIndex(file), part, Asker::Here, deadline);
+    let phase = Arc::default();
+    let piece = world.fetcher.fetch_piece(FileIndex(file), part, Asker::Here, deadline, &phase);
     let piece = tokio::time::timeout(PATIENCE, piece).await.expect("a piece waits for it").unwrap();
     assert_eq!((piece.tier, piece.bytes.len()), (Tier::Peer, 200));
     assert_eq!(world.origin.take(), []);

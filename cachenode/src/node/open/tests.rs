@@ -1,15 +1,17 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use larder_dataset::{FileIndex, PolicyKind};
 use larder_import::Silent;
 use larder_origin::OriginConfig;
 use larder_store::{Store, StoreConfig, StoreCounters};
+use larder_telemetry::METRICS;
 use tempfile::TempDir;
 
 use super::*;
 use crate::dataset::CacheSpec;
 use crate::fetch::FetchConfig;
+use crate::history::{self, History};
 use crate::home::Home;
 use crate::source::{Here, resolve};
 
@@ -28,7 +30,8 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let config = StoreConfig::new(folder.path().join("store"));
         let store = Store::open(config, Arc::new(StoreCounters::default())).unwrap();
-        Self { folder, store, open: OpenDatasets::new(Handle::current()) }
+        let history = History::start(folder.path(), &Handle::current());
+        Self { folder, store, open: OpenDatasets::new(Handle::current(), history) }
     }
 
     /// Opens the dataset `name` for its first user. Its origin is a folder of that name.
@@ -114,6 +117,120 @@ async fn counters_of_a_closed_dataset_stay_in_the_sums() {
     assert!(read_now(&one));
     let totals = world.totals();
     assert_eq!((totals["fs_origin_gets_total"], totals["fs_read_bytes_store_total"]), (2, FILE_BYTES));
+}
+
+/// The samples of metrics, by name and labels, as a scraper sees them. None is there twice.
+fn scraped(open: &OpenDatasets, with_names: bool) -> BTreeMap<(&'static str, Vec<(&'static str, String)>), Value> {
+    let samples = open.samples(with_names);
+    let all = samples.len();
+    let scraped: BTreeMap<_, _> = samples.into_iter().map(|it| ((it.name, it.labels), it.value)).collect();
+    assert_eq!(scraped.len(), all, "each series once");
+    scraped
+}
+
+/// The sum of a counter over all of its series.
+fn sum(open: &OpenDatasets, name: &str, with_names: bool) -> u64 {
+    let number = |value: Value| if let Value::Number(number) = value { number } else { panic!("{value:?}") };
+    scraped(open, with_names).into_iter().filter(|((of, _), _)| *of == name).map(|(_, value)| number(value)).sum()
+}
+
+/// The names of datasets that a scraper learns.
+fn names(open: &OpenDatasets, with_names: bool) -> BTreeSet<String> {
+    let labels = scraped(open, with_names).into_keys().flat_map(|(_, labels)| labels);
+    labels.filter(|(label, _)| *label == "dataset").map(|(_, name)| name).collect()
+}
+
+// SEMANTICS: P9
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn datasets_that_come_and_go_leave_sums_and_a_bounded_number_of_series_and_names() {
+    let world = World::new();
+    let (mut read_so_far, mut series_most) = (0, 0);
+    for round in 0..2 {
+        let mut open = Vec::new();
+        for number in 0..NAMED_MOST + 5 {
+            let dataset = world.open(&format!("d{round}-{number}")).await;
+            read(&dataset).await;
+            read_so_far += FILE_BYTES;
+            open.push(dataset);
+        }
+        for with_names in [true, false] {
+            assert_eq!(sum(&world.open, "read_bytes_total", with_names), read_so_far);
+        }
+        let names = names(&world.open, true);
+        assert_eq!(names.len(), NAMED_MOST + 1, "{names:?}");
+        assert!(names.contains(OTHER) && names.contains(&format!("d{round}-0")), "{names:?}");
+        let series = scraped(&world.open, true).len();
+        if round == 0 {
+            series_most = series;
+        }
+        assert_eq!(series, series_most, "as many as before");
+        drop(open);
+        let mut before = 0;
+        while !world.open.is_drained() {
+            let now = sum(&world.open, "read_bytes_total", true);
+            assert!(now >= before, "the sum fell from {before} to {now}");
+            before = now;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    for with_names in [true, false] {
+        assert_eq!(sum(&world.open, "read_bytes_total", with_names), read_so_far);
+        assert_eq!(sum(&world.open, "reads_total", with_names), 2 * (NAMED_MOST as u64 + 5));
+    }
+    assert_eq!(names(&world.open, true), BTreeSet::from([OTHER.to_owned()]), "closed datasets have no names");
+}
+
+// SEMANTICS: P9
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn histograms_never_have_names_and_without_them_nothing_has() {
+    let world = World::new();
+    let secret = world.open("secret").await;
+    read(&secret).await;
+    assert!(!format!("{:?}", world.open.samples(false)).contains("secret"));
+    for ((name, labels), value) in scraped(&world.open, true) {
+        let has_name = labels.iter().any(|(label, _)| *label == "dataset");
+        assert!(!has_name || !matches!(value, Value::Histogram { .. }), "{name}");
+    }
+    assert_eq!(names(&world.open, true), BTreeSet::from([OTHER.to_owned(), "secret".to_owned()]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_sample_is_of_a_metric_in_the_table() {
+    let world = World::new();
+    let dataset = world.open("one").await;
+    read(&dataset).await;
+    dataset.settle().await;
+    world.open.look_at_passes();
+    for sample in world.open.samples(true) {
+        assert!(METRICS.iter().any(|metric| metric.name == sample.name), "{}", sample.name);
+    }
+}
+
+// SEMANTICS: A6
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passes_are_counted_and_written_down_and_the_last_one_is_cut_off_by_the_end() {
+    let world = World::new();
+    let one = world.open("one").await;
+    read(&one).await;
+    one.settle().await;
+    world.open.look_at_passes();
+    // A pass over the cached dataset, and half of one.
+    assert!(read_now(&one));
+    world.open.look_at_passes();
+    one.read_file(0, 0, FILE_BYTES as u32 / 2).await.unwrap();
+    let passes = one.stats().passes;
+    assert_eq!(passes.iter().map(|pass| pass.complete).collect::<Vec<_>>(), [true, true]);
+    assert_eq!((passes[0].hit_ratio, passes[1].hit_ratio), (Some(0.0), Some(1.0)));
+    assert_eq!(passes[1].promised_ratio, 1.0);
+    assert!(passes[0].stall_seconds > 0.0, "its read waited for the origin");
+    assert_eq!(sum(&world.open, "passes_total", true), 2);
+    drop(one);
+    world.drained().await;
+    assert_eq!(sum(&world.open, "passes_total", true), 2, "one that is cut off is not complete");
+    world.open.close_history().await;
+    let written = history::read(world.folder.path());
+    let written: Vec<_> = written.iter().map(|it| (it.name.as_str(), it.pass.number, it.pass.complete)).collect();
+    assert_eq!(written, [("one", 1, true), ("one", 2, true), ("one", 3, false)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

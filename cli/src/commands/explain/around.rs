@@ -13,7 +13,7 @@ pub(super) async fn around(cluster: &Cluster, job: &TrainingJob) -> anyhow::Resu
     let queue = job.spec.queue.as_ref().filter(|_| matches!(phase, None | Some(Phase::Queued)));
     let Some(queue) = queue else { return Ok(Around { now, ..Around::default() }) };
     let namespace = job.metadata.namespace.as_deref().unwrap_or(&cluster.namespace);
-    let Seen { jobs, priorities, .. } = queues::jobs(cluster, namespace, |name| name == queue).await?;
+    let Seen { jobs, priorities, .. } = queues::jobs(cluster, namespace, |name| name == Some(queue.as_str())).await?;
     let queues = queues::seen(cluster).await?;
     let priorities = queues::with_queues(priorities, &queues);
     Ok(Around { queues, jobs, priorities, now })

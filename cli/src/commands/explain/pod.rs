@@ -19,6 +19,7 @@ const CLOCKS: u64 = 10_000;
 /// A pod as read from the cluster.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Placed {
+    pub(super) uid: Option<String>,
     pub(super) node: Option<String>,
     /// The node on which other pods are being preempted for it.
     nominated: Option<String>,
@@ -52,6 +53,7 @@ impl From<Pod> for Placed {
         let unscheduled = unscheduled.next().and_then(|there| there.message.clone().or_else(|| there.reason.clone()));
         let set = |name: Option<String>| name.filter(|name| !name.is_empty());
         Self {
+            uid: set(pod.metadata.uid),
             node: set(spec.node_name),
             nominated: set(pod.status.and_then(|status| status.nominated_node_name)),
             gates: spec.scheduling_gates.into_iter().flatten().map(|gate| gate.name).collect(),

@@ -31,7 +31,7 @@ pub(crate) fn default_cache_dir() -> anyhow::Result<PathBuf> {
 
 /// The folder of the daemon's sockets: the cache folder, or a folder in the user's home if the cache folder is not
 /// writable.
-pub(super) fn run_dir(cache_dir: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn run_dir(cache_dir: &Path) -> anyhow::Result<PathBuf> {
     // The cache folder is not writable, so the dataset is served without a cache, and the sockets go elsewhere.
     if std::fs::create_dir_all(cache_dir).is_ok() && can_make_files(cache_dir) {
         return Ok(cache_dir.to_owned());

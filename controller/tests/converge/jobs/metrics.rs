@@ -15,7 +15,7 @@ use super::{condition, job, phase, pods};
 impl World {
     /// The value of a metric without labels, or with this value of its first label.
     fn metric(&self, name: &str, label: Option<&str>) -> u64 {
-        let mut all = Status(Arc::clone(&self.counters)).samples().into_iter();
+        let mut all = Status(Arc::clone(&self.counters)).named_samples().into_iter();
         let of = |sample: &Sample| sample.name == name && sample.labels.first().map(|(_, value)| &**value) == label;
         match all.find(of).map(|sample| sample.value) {
             Some(Value::Number(number)) => number,

@@ -302,6 +302,71 @@ pub struct CachedDataset {
     pub capacity_bytes: u64,
 }
 #[allow(clippy::all)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListCachesRequest {}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListCachesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub caches: ::prost::alloc::vec::Vec<Cache>,
+}
+/// A dataset in the cache.
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Cache {
+    /// The id of the dataset's cache, 64 hex digits.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// The dataset's name when it was last mounted; empty if it was lost.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub snapshot: ::prost::alloc::string::String,
+    /// Whose credentials read it; empty: the administrator's.
+    #[prost(string, tag = "4")]
+    pub owner: ::prost::alloc::string::String,
+    /// Bytes of its blocks, and on the disk.
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "6")]
+    pub disk_bytes: u64,
+    /// The disk space that is kept for it.
+    #[prost(uint64, tag = "7")]
+    pub kept_disk_bytes: u64,
+    /// The connections that show it, and whether the daemon has it open.
+    #[prost(uint32, tag = "8")]
+    pub mounts: u32,
+    #[prost(bool, tag = "9")]
+    pub open: bool,
+    /// True if it has a pin, which PinCache makes.
+    #[prost(bool, tag = "10")]
+    pub pinned: bool,
+    /// When it was last opened or closed, in seconds since 1970; 0 if that was lost.
+    #[prost(uint64, tag = "11")]
+    pub last_use_unix_s: u64,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DropCacheRequest {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+}
+#[allow(clippy::all)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DropCacheResponse {}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PinCacheRequest {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// False ends the pin.
+    #[prost(bool, tag = "2")]
+    pub pinned: bool,
+}
+#[allow(clippy::all)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PinCacheResponse {}
+#[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Handover {
     #[prost(oneof = "handover::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
@@ -652,6 +717,82 @@ pub mod daemon_client {
                 .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "ListNodes"));
             self.inner.unary(req, path, codec).await
         }
+        /// Lists the datasets that the cache holds or keeps room for, mounted or not.
+        pub async fn list_caches(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListCachesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListCachesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/larder.daemon.v1.Daemon/ListCaches",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "ListCaches"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Drops what the cache holds of a dataset. NOT_FOUND: it holds nothing of it. FAILED_PRECONDITION: the dataset is mounted
+        /// or pinned.
+        pub async fn drop_cache(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DropCacheRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DropCacheResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/larder.daemon.v1.Daemon/DropCache",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "DropCache"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Keeps a dataset's room in the cache for it, mounted or not, or ends that. NOT_FOUND: the cache holds nothing of it.
+        pub async fn pin_cache(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PinCacheRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PinCacheResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/larder.daemon.v1.Daemon/PinCache",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("larder.daemon.v1.Daemon", "PinCache"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -709,6 +850,31 @@ pub mod daemon_server {
             request: tonic::Request<super::ListNodesRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ListNodesResponse>,
+            tonic::Status,
+        >;
+        /// Lists the datasets that the cache holds or keeps room for, mounted or not.
+        async fn list_caches(
+            &self,
+            request: tonic::Request<super::ListCachesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListCachesResponse>,
+            tonic::Status,
+        >;
+        /// Drops what the cache holds of a dataset. NOT_FOUND: it holds nothing of it. FAILED_PRECONDITION: the dataset is mounted
+        /// or pinned.
+        async fn drop_cache(
+            &self,
+            request: tonic::Request<super::DropCacheRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DropCacheResponse>,
+            tonic::Status,
+        >;
+        /// Keeps a dataset's room in the cache for it, mounted or not, or ends that. NOT_FOUND: the cache holds nothing of it.
+        async fn pin_cache(
+            &self,
+            request: tonic::Request<super::PinCacheRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PinCacheResponse>,
             tonic::Status,
         >;
     }
@@ -1031,6 +1197,135 @@ pub mod daemon_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListNodesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/larder.daemon.v1.Daemon/ListCaches" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListCachesSvc<T: Daemon>(pub Arc<T>);
+                    impl<T: Daemon> tonic::server::UnaryService<super::ListCachesRequest>
+                    for ListCachesSvc<T> {
+                        type Response = super::ListCachesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListCachesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Daemon>::list_caches(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListCachesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/larder.daemon.v1.Daemon/DropCache" => {
+                    #[allow(non_camel_case_types)]
+                    struct DropCacheSvc<T: Daemon>(pub Arc<T>);
+                    impl<T: Daemon> tonic::server::UnaryService<super::DropCacheRequest>
+                    for DropCacheSvc<T> {
+                        type Response = super::DropCacheResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DropCacheRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Daemon>::drop_cache(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DropCacheSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/larder.daemon.v1.Daemon/PinCache" => {
+                    #[allow(non_camel_case_types)]
+                    struct PinCacheSvc<T: Daemon>(pub Arc<T>);
+                    impl<T: Daemon> tonic::server::UnaryService<super::PinCacheRequest>
+                    for PinCacheSvc<T> {
+                        type Response = super::PinCacheResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PinCacheRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Daemon>::pin_cache(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PinCacheSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

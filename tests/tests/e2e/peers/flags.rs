@@ -9,7 +9,7 @@ use larder_e2e::nodes::{Node, Nodes};
 pub(crate) const PARTITIONED: [&str; 2] = ["--placement", "partitioned"];
 
 /// `--peers` as a list of these nodes.
-pub(super) fn listed(numbers: RangeInclusive<usize>) -> String {
+pub(crate) fn listed(numbers: RangeInclusive<usize>) -> String {
     let each: Vec<_> = numbers.map(|n| format!("{}={}", Nodes::name(n), Nodes::peer_address(n))).collect();
     each.join(",")
 }
@@ -20,7 +20,7 @@ pub(super) fn as_file(numbers: impl IntoIterator<Item = usize>) -> String {
 }
 
 /// The flags of a node with these peers.
-pub(super) fn peering(number: usize, peers: &str, secrecy: &[String]) -> Vec<String> {
+pub(crate) fn peering(number: usize, peers: &str, secrecy: &[String]) -> Vec<String> {
     let mut flags = vec![
         format!("--node-name={}", Nodes::name(number)),
         format!("--peer-listen={}", Nodes::peer_address(number)),
@@ -30,7 +30,7 @@ pub(super) fn peering(number: usize, peers: &str, secrecy: &[String]) -> Vec<Str
     flags
 }
 
-pub(super) fn plaintext() -> Vec<String> {
+pub(crate) fn plaintext() -> Vec<String> {
     vec!["--peer-plaintext".to_owned()]
 }
 

@@ -1,0 +1,151 @@
+//! A mount as it is shown.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use larder_cachenode::{CacheStats, Pass, Stats};
+use serde::Serialize;
+
+use crate::why::{self, Verdict};
+
+/// Where bytes come from, in the order in which it is shown.
+pub(crate) const TIERS: [&str; 4] = ["store", "window", "peer", "origin"];
+
+/// A mount of this machine: its figures of the last seconds, its passes, and why its readers wait.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct MountView {
+    pub(crate) dir: String,
+    pub(crate) name: String,
+    pub(crate) origin: String,
+    /// Why there are no figures.
+    pub(crate) error: Option<String>,
+    pub(crate) sentence: String,
+    pub(crate) verdict: Option<Verdict>,
+    /// The share of the bytes of the last seconds that came from the cache; `None` if there were none.
+    pub(crate) hit_ratio: Option<f64>,
+    /// By tier.
+    pub(crate) bytes_per_second: BTreeMap<&'static str, f64>,
+    pub(crate) reads_per_second: f64,
+    /// By tier, since the mount. `None` beyond what is measured.
+    pub(crate) p99_seconds: BTreeMap<&'static str, Option<f64>>,
+    /// The share of the last seconds in which readers waited.
+    pub(crate) waited_ratio: f64,
+    pub(crate) reads_waiting: u64,
+    pub(crate) oldest_wait_seconds: f64,
+    pub(crate) origin_retries: u64,
+    pub(crate) passes: Vec<Pass>,
+    pub(crate) dataset_bytes: u64,
+    pub(crate) files: u32,
+    pub(crate) cache: Option<CacheStats>,
+    pub(crate) listing_age_seconds: u64,
+    /// The share of the blocks that a running warm-up has checked.
+    pub(crate) warming: Option<f64>,
+}
+
+impl MountView {
+    /// A mount whose stats were `before`, and `passed` later `stats`.
+    pub(super) fn new(dir: &Path, stats: &Stats, before: &Stats, passed: Duration) -> Self {
+        let metric = |stats: &Stats, name: &str| stats.metrics.get(name).copied().unwrap_or(0);
+        let grown = |name: &str| metric(stats, name).saturating_sub(metric(before, name)) as f64;
+        let seconds = passed.as_secs_f64();
+        let rate = |grown: f64| if seconds > 0.0 { grown / seconds } else { 0.0 };
+        let read = TIERS.map(|tier| (tier, grown(&format!("fs_read_bytes_{tier}_total"))));
+        let all: f64 = read.iter().map(|(_, bytes)| bytes).sum();
+        let verdict = why::judge(dir, stats);
+        let times =
+            |tier: &'static str| Some((tier, stats.reads.get(tier).filter(|times| times.count > 0)?.p99_seconds));
+        let warm = stats.warm.as_ref().filter(|warm| warm.running && warm.blocks_total > 0);
+        Self {
+            dir: dir.display().to_string(),
+            name: stats.dataset.name.clone(),
+            origin: stats.dataset.origin.clone(),
+            error: None,
+            sentence: verdict.sentence(dir),
+            verdict: Some(verdict),
+            hit_ratio: (all > 0.0).then(|| read[0].1 / all),
+            bytes_per_second: read.into_iter().map(|(tier, bytes)| (tier, rate(bytes))).collect(),
+            reads_per_second: rate(grown("fs_reads_total")),
+            p99_seconds: TIERS.into_iter().filter_map(times).collect(),
+            waited_ratio: rate(stats.stalls.seconds - before.stalls.seconds).clamp(0.0, 1.0),
+            reads_waiting: stats.stalls.reads_waiting,
+            oldest_wait_seconds: stats.stalls.oldest_wait_seconds,
+            origin_retries: stats.origin_retries.values().sum(),
+            passes: stats.passes.clone(),
+            dataset_bytes: stats.dataset.bytes,
+            files: stats.dataset.files,
+            cache: Some(stats.cache.clone()),
+            listing_age_seconds: stats.listing.age_seconds,
+            warming: warm.map(|warm| warm.blocks_done as f64 / warm.blocks_total as f64),
+        }
+    }
+
+    /// A mount without stats.
+    pub(super) fn dead(dir: &Path, why: String) -> Self {
+        let sentence = format!("{} has no figures: {why}.", dir.display());
+        Self { dir: dir.display().to_string(), error: Some(why), sentence, ..Self::default() }
+    }
+
+    /// Bytes of the last seconds from all tiers, per second.
+    pub(crate) fn all_bytes_per_second(&self) -> f64 {
+        self.bytes_per_second.values().sum()
+    }
+
+    /// The hit ratio of the pass that says most, and the promised one.
+    pub(crate) fn pass_hits(&self) -> Option<(f64, f64)> {
+        let pass = &self.passes[why::decisive(&self.passes)?];
+        Some((pass.hit_ratio?, pass.promised_ratio))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The stats of a mount after this many read bytes and seconds of waiting.
+    pub(crate) fn stats(store: u64, origin: u64, waited: f64) -> Stats {
+        serde_json::from_value(json!({
+            "dataset": {
+                "name": "imagenet", "origin": "s3://bucket/imagenet", "snapshot": "ab", "files": 10, "dirs": 1,
+                "blocks": 10, "bytes": 1000, "packed": false, "manifest_bytes": 1,
+            },
+            "listing": {"unix_seconds": 1, "age_seconds": 60, "refresh_failed": null, "stale": null},
+            "cache": {"policy": "nr", "capacity_bytes": 500, "used_bytes": 500, "blocks": 5, "degraded": null},
+            "warm": {
+                "running": true, "blocks_done": 1, "blocks_total": 4, "blocks_kept": 1, "blocks_failed": 0,
+                "full": false,
+            },
+            "process": {"pid": 1, "version": "1", "uptime_seconds": 1, "rss_bytes": 1, "socket": null},
+            "metrics": {
+                "fs_read_bytes_store_total": store, "fs_read_bytes_origin_total": origin, "fs_reads_total": store / 100,
+            },
+            "stalls": {"seconds": waited, "by_cause": {}, "reads_waiting": 2, "oldest_wait_seconds": 1.5},
+            "reads": {"origin": {"count": 5, "seconds": 2.0, "p50_seconds": 0.5, "p99_seconds": null}},
+            "origin_retries": {"throttled": 2, "error": 1},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn figures_are_those_of_the_time_between_two_samples() {
+        let (before, after) = (stats(1_000, 0, 1.0), stats(4_000, 1_000, 2.0));
+        let view = MountView::new(Path::new("/data"), &after, &before, Duration::from_secs(4));
+        assert_eq!(view.hit_ratio, Some(0.75));
+        assert_eq!((view.bytes_per_second["store"], view.bytes_per_second["origin"]), (750.0, 250.0));
+        assert_eq!((view.reads_per_second, view.waited_ratio), (7.5, 0.25));
+        assert_eq!((view.reads_waiting, view.origin_retries, view.warming), (2, 3, Some(0.25)));
+        assert_eq!(view.p99_seconds, BTreeMap::from([("origin", None)]));
+        // The first sample has nothing before it.
+        let first = MountView::new(Path::new("/data"), &after, &after, Duration::ZERO);
+        assert_eq!((first.hit_ratio, first.all_bytes_per_second(), first.waited_ratio), (None, 0.0, 0.0));
+    }
+
+    #[test]
+    fn a_process_that_was_replaced_has_no_negative_rates() {
+        let view =
+            MountView::new(Path::new("/data"), &stats(0, 0, 0.0), &stats(4_000, 1_000, 9.0), Duration::from_secs(1));
+        assert_eq!((view.all_bytes_per_second(), view.waited_ratio), (0.0, 0.0));
+    }
+}

@@ -1,0 +1,119 @@
+//! How long the threads that serve mounts have requests and no CPU: busy neighbours, or a limit of the container.
+//!
+//! The kernel counts for each thread how long it was ready to run and did not. A thread that serves mounts is ready when
+//! it has a request. Short times are those of every wake-up and are left out.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_cachenode::Node;
+use tokio::time::{Instant, sleep};
+
+/// How often this looks.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// A thread that was ready for less than this without a CPU, since the last look, lacked none.
+const LEAST: Duration = Duration::from_millis(20);
+
+/// Looks until the node stops.
+pub(crate) async fn follow(node: Arc<Node>) -> anyhow::Result<()> {
+    node.stopping().run_until_cancelled(look(&node)).await.unwrap_or(Ok(()))
+}
+
+async fn look(node: &Node) -> anyhow::Result<()> {
+    let mut threads = serving_threads(Path::new("/proc/self/task"));
+    let (mut reads, mut looked) = (HashMap::new(), Instant::now());
+    loop {
+        sleep(EVERY).await;
+        // This blocks, if for microseconds only.
+        let read = tokio::task::spawn_blocking(move || {
+            let delay = mean_delay(&mut threads);
+            (threads, delay)
+        });
+        let (back, delay) = read.await?;
+        threads = back;
+        node.had_no_cpu(looked, delay, &mut reads);
+        looked = Instant::now();
+    }
+}
+
+/// A thread that serves mounts.
+#[derive(Debug)]
+struct Serving {
+    /// Its statistics.
+    path: PathBuf,
+    /// How long it was ready without a CPU when this looked last.
+    delayed: Duration,
+}
+
+/// The threads of the pool among those in this folder.
+fn serving_threads(tasks: &Path) -> Vec<Serving> {
+    let threads = std::fs::read_dir(tasks).into_iter().flatten().flatten().map(|thread| thread.path());
+    let is_serving = |thread: &PathBuf| {
+        let name = std::fs::read_to_string(thread.join("comm")).unwrap_or_default();
+        name.trim_end().strip_prefix("fuse-").is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let serving = threads.filter(is_serving).map(|thread| thread.join("schedstat"));
+    serving.map(|path| Serving { delayed: delay(&path).unwrap_or_default(), path }).collect()
+}
+
+/// The content of a thread's `schedstat`: the nanoseconds that it ran, those that it was ready, and how often it ran.
+fn delay(path: &Path) -> Option<Duration> {
+    let text = std::fs::read_to_string(path).ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+/// How long the threads that lacked a CPU since the last look did so, on average: the part of the time for which a
+/// request lacked one.
+fn mean_delay(threads: &mut [Serving]) -> Duration {
+    let (mut sum, mut count) = (Duration::ZERO, 0);
+    for Serving { path, delayed } in threads {
+        let Some(now) = delay(path) else { continue };
+        let new = now.saturating_sub(std::mem::replace(delayed, now));
+        if new >= LEAST {
+            sum += new;
+            count += 1;
+        }
+    }
+    sum.checked_div(count).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_threads_that_serve_mounts_count_and_only_if_they_lacked_a_cpu() {
+        let tasks = tempfile::tempdir().unwrap();
+        let thread = |number: u32, name: &str, ready_millis: u64| {
+            let folder = tasks.path().join(number.to_string());
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("comm"), format!("{name}\n")).unwrap();
+            std::fs::write(folder.join("schedstat"), format!("77 {ready_millis}000000 5\n")).unwrap();
+        };
+        let all = |added: [u64; 5]| {
+            thread(1, "fuse-0", 1_000 + added[0]);
+            thread(2, "fuse-1", 2_000 + added[1]);
+            thread(3, "fuse-11", added[2]);
+            thread(4, "fuse-keep", added[3]);
+            thread(5, "tokio-rt-worker", added[4]);
+        };
+        all([0; 5]);
+        let mut threads = serving_threads(tasks.path());
+        assert_eq!(threads.len(), 3);
+        assert_eq!(mean_delay(&mut threads), Duration::ZERO, "what was before does not count");
+        all([800, 600, 1, 900, 900]);
+        assert_eq!(mean_delay(&mut threads), Duration::from_millis(700), "the third has run when it was ready");
+        assert_eq!(mean_delay(&mut threads), Duration::ZERO);
+        std::fs::remove_dir_all(tasks.path().join("1")).unwrap();
+        assert_eq!(mean_delay(&mut threads), Duration::ZERO, "a thread that has ended");
+    }
+
+    #[test]
+    fn the_kernel_has_the_statistics_of_this_thread() {
+        let path = Path::new("/proc/self/task").join(rustix::thread::gettid().as_raw_nonzero().to_string());
+        assert!(delay(&path.join("schedstat")).is_some());
+    }
+}
