@@ -55,7 +55,7 @@ class Image(unittest.TestCase):
         root = self.folder / "sysroot"
         _, files = libraries(PROGRAM, [Path("/")])
         for path, file in files.items():
-            foreign(file, root / path.lstrip("/"))
+            foreign(file, root / path.lstrip("/").replace(TRIPLE[OWN], TRIPLE[FOREIGN]))
         loader = root / Elf(PROGRAM).interpreter.lstrip("/")
         moved = root / "moved" / loader.name
         moved.parent.mkdir()
