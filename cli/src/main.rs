@@ -12,6 +12,8 @@ mod help_page;
 mod http;
 mod ioctl;
 mod mount_stats;
+#[cfg(test)]
+mod packaged;
 mod queues;
 mod source;
 
