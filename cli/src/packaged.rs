@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use clap::{Command, CommandFactory};
-use clap_complete::{Generator, Shell};
+use clap_complete::aot::{Generator, Shell, generate};
 use clap_mangen::Man;
 
 use crate::args::Cli;
@@ -50,10 +50,10 @@ fn check(folder: &str, made: &Files) {
 fn the_completions_are_made_from_the_flags() {
     let made = [Shell::Bash, Shell::Fish, Shell::Zsh].map(|shell| {
         let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "larder", &mut script);
+        generate(shell, &mut Cli::command(), "larder", &mut script);
         (shell.file_name("larder"), script)
     });
-    check("completions", &made.into());
+    check("completions", &Files::from(made));
 }
 
 #[test]
