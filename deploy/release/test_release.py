@@ -173,7 +173,9 @@ class Files(Case):
         for page in pages:
             environment = os.environ | {"LC_ALL": "C.UTF-8", "MANWIDTH": "100"}
             shown = subprocess.run(["man", "--warnings", "--local-file", page], capture_output=True, text=True, env=environment)
-            self.assertEqual((shown.returncode, shown.stderr), (0, ""), page)
+            # A long word is no fault of a page.
+            faults = [line for line in shown.stderr.splitlines() if not line.endswith(("can't break line", "cannot break line"))]
+            self.assertEqual((shown.returncode, faults), (0, []), page)
             self.assertIn("NAME", shown.stdout)
 
     def test_the_components_are_valid_and_complete(self):
