@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use example::{ExampleArgs, ExampleName};
 pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
-pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
+pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs, VersionArgs};
 pub(crate) use job::JobArgs;
 pub(crate) use mount::{MountArgs, PlanArgs, RefreshFlag, UmountArgs, WarmArgs};
 pub(crate) use origin::OriginArgs;
@@ -113,6 +113,8 @@ pub(crate) enum Command {
     Example(ExampleArgs),
     /// Time epochs over a directory, or simulate them. All other benchmarks are in larder-bench.
     Bench(bench::BenchArgs),
+    /// Show the version of this command, of the programs behind this machine's mounts, and of a cluster's programs.
+    Version(VersionArgs),
     /// Print the text of docs/COMMANDS.md.
     #[command(hide = true)]
     HelpPage,

@@ -13,7 +13,7 @@ use larder_kube::{Api, Client, Config, Error};
 use serde::de::DeserializeOwned;
 
 use crate::args::cluster::{ClusterArgs, NamespaceArgs};
-pub(crate) use failure::{Asked, DATASET, JOB, Kind, LOG, POD, PORT, PRIORITY_CLASS, QUEUE};
+pub(crate) use failure::{Asked, DATASET, DEFINITION, JOB, Kind, LOG, POD, PORT, PRIORITY_CLASS, QUEUE};
 
 /// The field manager of the fields that the commands set.
 pub(crate) const MANAGER: &str = "larder";

@@ -16,4 +16,5 @@ pub(crate) mod quickstart;
 pub(crate) mod stats;
 pub(crate) mod umount;
 pub(crate) mod verify;
+pub(crate) mod version;
 pub(crate) mod warm;

@@ -53,6 +53,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => commands::explain::run(&args),
         Command::Example(args) => commands::example::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Version(args) => commands::version::run(&args),
         Command::HelpPage => {
             output::text(&help_page::help_page())?;
             Ok(ExitCode::SUCCESS)

@@ -5,6 +5,7 @@ use std::fmt;
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use larder_api::{Dataset, Queue, TrainingJob};
 use larder_kube::Error;
 use larder_kube::core::ApiResource;
@@ -53,6 +54,14 @@ pub(crate) const POD: Kind = Kind {
     one: "Pod",
     rights: "pods",
     lists: "kubectl get pods",
+    components: "",
+};
+
+pub(crate) const DEFINITION: Kind = Kind {
+    resource: || ApiResource::erase::<CustomResourceDefinition>(&()),
+    one: "CustomResourceDefinition",
+    rights: "customresourcedefinitions.apiextensions.k8s.io",
+    lists: "kubectl get customresourcedefinitions",
     components: "",
 };
 

@@ -9,3 +9,4 @@ mod logs;
 mod pods;
 mod queues;
 mod server;
+mod version;
