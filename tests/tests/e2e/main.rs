@@ -51,6 +51,7 @@ mod reservations;
 mod restart;
 mod secrets;
 mod serving;
+mod skew;
 mod smallest;
 mod snapshots;
 mod starts;
