@@ -37,7 +37,7 @@ class Pack(unittest.TestCase):
         sums = []
         for out, umask in [("one", 0o022), ("two", 0o077)]:
             before = os.umask(umask)
-            packed = self.pack(self.folder / out)
+            packed = self.pack(self.folder / out, "--debug")
             os.umask(before)
             self.assertEqual(packed.returncode, 0, packed.stderr)
             sums.append((self.folder / out / "SHA256SUMS").read_text())
