@@ -185,11 +185,11 @@ class Files(Case):
         self.assertNotIn("criterion", found, "benchmarks are not released")
         self.assertRegex(found["rocksdb"]["version"], r"^\d+\.\d+\.\d+$")
         self.assertRegex(found["aws-lc"]["version"], r"^\d+\.\d+\.\d+$")
-        validator = Path(os.environ["LARDER_CYCLONEDX"])
-        self.need(validator.is_dir(), "cyclonedx-python-lib")
+        validator = Path(os.environ["LARDER_CYCLONEDX"]) / "bin/python3"
+        self.need(validator.exists(), "cyclonedx-python-lib")
         code = "import sys; from cyclonedx.schema import SchemaVersion; from cyclonedx.validation.json import JsonStrictValidator; " \
                "error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(open(sys.argv[1]).read()); sys.exit(error and str(error))"
-        run(sys.executable, "-c", code, bill, env=os.environ | {"PYTHONPATH": str(validator)})
+        run(validator, "-c", code, bill)
 
 
 class Packages(Case):
