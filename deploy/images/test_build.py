@@ -80,6 +80,15 @@ class Image(unittest.TestCase):
         self.assertIn(f"for {FOREIGN}, which is missing in /", made.stderr)
         self.assertFalse((self.folder / "out.tar").exists())
 
+    def test_a_library_of_another_machine_is_not_taken(self):
+        sysroot = self.sysroot()
+        _, files = libraries(PROGRAM, [Path("/")])
+        path, file = next((path, file) for path, file in files.items() if path != Elf(PROGRAM).interpreter)
+        shutil.copy(file, sysroot / path.lstrip("/").replace(TRIPLE[OWN], TRIPLE[FOREIGN]))
+        made = self.build("--bin", self.other, "--sysroot", sysroot, self.folder / "out.tar")
+        self.assertEqual(made.returncode, 1, made)
+        self.assertIn(f"needs {Path(path).name} for {FOREIGN}", made.stderr)
+
     def test_one_image_has_both_architectures_with_a_loader_and_every_library(self):
         sysroots = ["--sysroot", self.sysroot(), "--sysroot", "/"]
         bins = ["--bin", self.own, "--bin", self.other]
