@@ -67,5 +67,14 @@ class Pack(unittest.TestCase):
         self.assertIn("--glibc is 2.2", packed.stderr)
 
 
+class Workflows(unittest.TestCase):
+    def test_actions_are_named_by_their_digest(self):
+        workflows = list((HERE.parent.parent / ".github/workflows").iterdir())
+        used = [line.strip() for workflow in workflows for line in workflow.read_text().splitlines() if "uses:" in line]
+        self.assertGreaterEqual(len(used), 4)
+        for line in used:
+            self.assertRegex(line, r"^- uses: [\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
+
+
 if __name__ == "__main__":
     unittest.main()
