@@ -3,9 +3,12 @@
 export LARDER_CACHE ?= $(HOME)/.cache/larder
 export CARGO_TARGET_DIR ?= $(LARDER_CACHE)/target
 export CARGO_TERM_COLOR ?= auto
-# RocksDB is compiled once for all profiles and clones (.ci/rocksdb), and linked statically.
+# RocksDB is compiled once for all profiles and clones (.ci/rocksdb), and linked statically. It is for this machine alone:
+# where cargo builds for another (CARGO_BUILD_TARGET), it compiles its own.
+ifndef CARGO_BUILD_TARGET
 export ROCKSDB_LIB_DIR ?= $(shell .ci/rocksdb --folder)
 export ROCKSDB_STATIC ?= 1
+endif
 PATH := $(LARDER_CACHE)/bin:$(HOME)/.cargo/bin:$(PATH)
 
 # The profile of the programs that the tests drive (docs/adr/0008-profiles.md).
@@ -13,7 +16,7 @@ PROFILE ?= dev
 # One more than there are cores: those of the tests on Kubernetes, one at a time, wait most of their time.
 TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: help quickstart install check test soak build lint fmt unit e2e doc docs deny fuzz python wheel tools packages cluster cluster-down peers platform-peers bench
+.PHONY: help quickstart install check test soak build lint fmt unit e2e doc docs deny fuzz python wheel release release-check tools packages cluster cluster-down peers platform-peers bench
 
 help:
 	@echo "make quickstart   see it all work: embedded S3, real mount, epochs under every policy"
@@ -21,6 +24,8 @@ help:
 	@echo "make test         everything that CI checks"
 	@echo "make check        after an edit: format, clippy, unit tests"
 	@echo "make lint unit e2e doc docs deny fuzz python   parts of make test"
+	@echo "make release      packages, image, charts and wheels for amd64 and arm64, in $(LARDER_CACHE)/release (an hour)"
+	@echo "make release-check   all of that but a second compile, with the programs of make build"
 	@echo "make wheel        the Python package larder, in $(CARGO_TARGET_DIR)/wheel"
 	@echo "make docs         the documents as a site with search, in $(CARGO_TARGET_DIR)/book"
 	@echo "make soak         the tests that kill and restart, ten times as long; a day of a node (SCALE=100: for hours)"
@@ -48,7 +53,7 @@ install: packages
 	$(SUDO) ln -sf larder $(PREFIX)/bin/kubectl-larder
 
 # The command of CI. `tools` is first because it takes longest on a new machine.
-test: tools lint build doc docs fuzz deny python
+test: tools lint build doc docs fuzz deny python release-check
 	cargo nextest run --cargo-profile $(PROFILE) --workspace --test-threads $(TEST_THREADS)
 
 # The edit loop. It leaves out the few unit tests that take longer than two seconds.
@@ -110,6 +115,13 @@ python: tools
 wheel:
 	python3 -m pip wheel --quiet --no-deps --wheel-dir $(CARGO_TARGET_DIR)/wheel ./python
 	@ls $(CARGO_TARGET_DIR)/wheel
+
+# Everything that is published, from the last commit (deploy/release). ARGS=--twice compiles it twice and compares.
+release:
+	.ci/release $(ARGS)
+
+release-check: tools build
+	.ci/release-check $(PROFILE)
 
 # Requirements for compiling: Debian packages and RocksDB.
 packages:

@@ -27,7 +27,7 @@ pub(crate) use example::{ExampleArgs, ExampleName};
 pub(crate) use explain::{
     ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainMountArgs, ExplainPodArgs, Explained, ExtenderUrl,
 };
-pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs};
+pub(crate) use inspect::{DevicesArgs, DoctorArgs, StatsArgs, VerifyArgs, VersionArgs};
 pub(crate) use job::JobArgs;
 pub(crate) use mount::{MirrorFlag, MountArgs, PlanArgs, RefreshFlag, UmountArgs, WarmArgs};
 pub(crate) use origin::OriginArgs;
@@ -138,6 +138,8 @@ pub(crate) enum Command {
     Example(ExampleArgs),
     /// Time epochs over a directory, or simulate them. All other benchmarks are in larder-bench.
     Bench(bench::BenchArgs),
+    /// Show the version of this command, of the programs behind this machine's mounts, and of a cluster's programs.
+    Version(VersionArgs),
     /// Print the text of docs/COMMANDS.md.
     #[command(hide = true)]
     HelpPage,

@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 
 use crate::args::cluster::{ClusterArgs, NamespaceArgs};
 pub(crate) use failure::{
-    Asked, CLUSTER, DATASET, EVENT, EXEC, JOB, Kind, LOG, NODE, NODE_CACHE, POD, POD_METRICS, PORT, PRIORITY_CLASS,
-    QUEUE, WORKLOADS,
+    Asked, CLUSTER, DATASET, DEFINITION, EVENT, EXEC, JOB, Kind, LOG, NODE, NODE_CACHE, POD, POD_METRICS, PORT,
+    PRIORITY_CLASS, QUEUE, WORKLOADS,
 };
 
 /// The field manager of the fields that the commands set.

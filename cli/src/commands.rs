@@ -21,4 +21,5 @@ pub(crate) mod top;
 pub(crate) mod ui;
 pub(crate) mod umount;
 pub(crate) mod verify;
+pub(crate) mod version;
 pub(crate) mod warm;

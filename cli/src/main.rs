@@ -13,6 +13,8 @@ mod http;
 mod ioctl;
 mod machine;
 mod mount_stats;
+#[cfg(test)]
+mod packaged;
 mod pod_mounts;
 mod queues;
 mod report;
@@ -60,6 +62,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => commands::explain::run(&args),
         Command::Example(args) => commands::example::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Version(args) => commands::version::run(&args),
         Command::HelpPage => {
             output::text(&help_page::help_page())?;
             Ok(ExitCode::SUCCESS)

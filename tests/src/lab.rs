@@ -133,7 +133,8 @@ impl Lab {
         self.program(larder_binary(), args)
     }
 
-    fn program(&self, program: PathBuf, args: &[&str]) -> Command {
+    /// Another program with this lab's environment, and no variable of the machine's but PATH.
+    pub fn program(&self, program: PathBuf, args: &[&str]) -> Command {
         let mut command = self.namespace.command(program);
         let environment = self.environment(&self.home.path().join("larder"), &self.proxy.endpoint());
         command.args(args).env_clear().envs(environment).env("HOME", self.home.path()).stdin(Stdio::null());

@@ -30,7 +30,7 @@ pub fn memory_mib_most(threads: u64, target_mib: u64) -> u64 {
 
 /// A `larderd` with folders below a lab's, or a `cachenode`, which mounts nothing.
 pub struct Larderd {
-    program: &'static str,
+    program: PathBuf,
     namespace: Namespace,
     /// Flags of every larderd, and this one's own.
     flags: [Vec<String>; 2],
@@ -70,7 +70,7 @@ impl Larderd {
             format!("--endpoint={endpoint}"),
         ];
         let mut larderd = Self {
-            program,
+            program: built(program),
             namespace,
             flags: [needed, flags.to_vec()],
             environment: vec![
@@ -96,11 +96,11 @@ impl Larderd {
     pub fn restart(&mut self) {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
         let mut command = match &self.cgroup {
-            None => self.namespace.command(built(self.program)),
+            None => self.namespace.command(&self.program),
             // It is in the cgroup before it takes any memory.
             Some(cgroup) => {
                 let mut command = self.namespace.command("/bin/sh");
-                command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(cgroup).arg(built(self.program));
+                command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(cgroup).arg(&self.program);
                 command
             }
         };
@@ -141,6 +141,11 @@ impl Larderd {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
+    /// Its program from the next start on, of another version.
+    pub fn set_program(&mut self, program: PathBuf) {
+        self.program = program;
+    }
+
     /// Its flags from the next start on.
     pub fn set_flags(&mut self, flags: &[String]) {
         self.flags[1] = flags.to_vec();
@@ -167,9 +172,10 @@ impl Larderd {
     pub fn wait_until_it_answers(&self) {
         let started = Instant::now();
         let socket = self.run_dir.join(GRPC_SOCKET);
-        let answers = || match self.program {
-            "cachenode" => self.log().matches("serving peers").count() >= self.starts,
-            _ => UnixStream::connect(&socket).is_ok(),
+        let is_cachenode = self.program.ends_with("cachenode");
+        let answers = || match is_cachenode {
+            true => self.log().matches("serving peers").count() >= self.starts,
+            false => UnixStream::connect(&socket).is_ok(),
         };
         while !answers() {
             let runs = self.pid().is_some_and(|pid| !is_zombie(pid));

@@ -36,15 +36,18 @@ pages() {
 exceptions() {
     case $1 in
         researcher) cat <<'TEXT' ;;
+README.md :: sudo apt install :: needs a release; make release-check packs and installs one
 README.md :: git clone :: needs the network; the walk has the repository
 README.md :: make quickstart :: builds for minutes; the end-to-end tests run quickstart
 README.md :: make install :: builds for minutes; the walk installs what was built
+docs/START.md :: larder quickstart :: the end-to-end tests run it
 docs/START.md :: git clone :: as in README.md
 docs/START.md :: make quickstart :: as in README.md
 docs/START.md :: make install :: as in README.md
 docs/MOUNT.md :: make peers :: measures for half an hour; a test measures with few files
 TEXT
         engineer) cat <<'TEXT' ;;
+README.md :: helm install :: needs a registry; a test of its own installs the charts
 README.md :: make build :: builds for minutes; the walk has the programs
 docs/kubernetes/install.md :: make build :: as in README.md
 docs/kubernetes/install.md :: deploy/images/build :: README's command has built the image

@@ -227,9 +227,10 @@ fn of_origin(error: &OriginError) -> ErrorKind {
 
 fn of_store(error: &StoreError) -> ErrorKind {
     match error {
-        StoreError::InUse { .. } | StoreError::AlreadyOpen { .. } | StoreError::DatasetInUse { .. } => {
-            ErrorKind::Precondition
-        }
+        StoreError::InUse { .. }
+        | StoreError::Newer { .. }
+        | StoreError::AlreadyOpen { .. }
+        | StoreError::DatasetInUse { .. } => ErrorKind::Precondition,
         StoreError::Closed => ErrorKind::Unavailable,
         StoreError::NotAStore { .. } | StoreError::Folder { .. } | StoreError::Dataset { .. } => ErrorKind::Internal,
     }

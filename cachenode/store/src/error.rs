@@ -26,6 +26,19 @@ pub enum StoreError {
         /// The configured cache folder.
         dir: PathBuf,
     },
+    /// A later version of Larder wrote the cache. It was not changed.
+    #[error(
+        "cache folder {dir:?} is of a newer version of Larder (format {found}, and this version knows {known}): run that \
+         version, choose another --cache-dir, or delete the folder to fetch its data again"
+    )]
+    Newer {
+        /// The cache folder.
+        dir: PathBuf,
+        /// The cache's format.
+        found: u8,
+        /// The newest format that this version knows.
+        known: u8,
+    },
     /// An operation on the cache folder failed.
     #[error("{step} cache folder {dir:?}: {source}")]
     Folder {

@@ -21,8 +21,10 @@
 //! `key`, `segments/`, `files/` and `pages`; whatever else is in them is left from a time when they were the first, and
 //! not used.
 //!
-//! A cache of another version is emptied, and its blocks are fetched again. A marker that is damaged or lost is
-//! rewritten: slot tables, records and rows each carry their own checks, so their content remains usable.
+//! A cache of an earlier version is emptied, and its blocks are fetched again. One of a later version is rejected and
+//! left unchanged, so that an upgrade that is undone costs nothing once it is done again: every version has the marker's
+//! layout. A marker that is damaged or lost is rewritten: slot tables, records and rows each carry their own checks, so
+//! their content remains usable.
 //!
 //! Invariant: a folder without a marker that holds anything else is rejected and left unchanged. The store deletes
 //! files that it has no use for, and those must be its own.
@@ -76,8 +78,8 @@ pub(crate) struct Folder {
 enum Marker {
     /// The marker of this version.
     Valid,
-    /// The marker of another version.
-    Version(u8),
+    /// The marker of an earlier version.
+    Earlier(u8),
     /// The marker is damaged or lost, but everything else in the folder belongs to a cache.
     Damaged,
     /// The folder holds no cache yet.
@@ -95,18 +97,18 @@ impl Folder {
         match marker {
             Marker::Valid | Marker::Empty => {}
             Marker::Damaged => warn!(?dir, "the format marker of the cache is damaged and is written anew"),
-            Marker::Version(found) => {
+            Marker::Earlier(found) => {
                 warn!(
                     ?dir,
                     found,
                     supported = VERSION,
-                    "the cache has another format and is emptied: its blocks are fetched again"
+                    "the cache has an earlier format and is emptied: its blocks are fetched again"
                 );
                 folder.empty().map_err(failed("empty"))?;
             }
         }
         if marker != Marker::Valid {
-            write_whole(&dir.join("format"), &encode_marker()).map_err(failed("write the format of"))?;
+            write_whole(&dir.join("format"), &encode_marker(VERSION)).map_err(failed("write the format of"))?;
         }
         make_private(&folder.datasets()).map_err(failed("create"))?;
         folder.remove_dropped();
@@ -363,16 +365,16 @@ fn parse_id(name: &str) -> Option<CacheId> {
     name.parse().ok()
 }
 
-fn encode_marker() -> [u8; MARKER_BYTES] {
+fn encode_marker(version: u8) -> [u8; MARKER_BYTES] {
     let mut marker = [0; MARKER_BYTES];
     marker[..8].copy_from_slice(&MAGIC);
-    marker[8] = VERSION;
+    marker[8] = version;
     let crc = larder_dataset::crc32c(&marker[..12]);
     marker[12..].copy_from_slice(&crc.to_le_bytes());
     marker
 }
 
-/// Errors: the folder cannot be read, or is neither empty nor a cache.
+/// Errors: the folder cannot be read, is neither empty nor a cache, or is the cache of a later version.
 fn read_marker(dir: &Path) -> Result<Marker, StoreError> {
     let failed = |step| move |source| StoreError::Folder { dir: dir.to_owned(), step, source };
     let found = match std::fs::read(dir.join("format")) {
@@ -388,8 +390,11 @@ fn read_marker(dir: &Path) -> Result<Marker, StoreError> {
         Err(error) => return Err(failed("read the format of")(error)),
     };
     match found.get(8) {
-        _ if found == encode_marker() => Ok(Marker::Valid),
-        Some(&version) if found[..8] == MAGIC && version != VERSION => Ok(Marker::Version(version)),
+        _ if found == encode_marker(VERSION) => Ok(Marker::Valid),
+        Some(&version) if version > VERSION && found == encode_marker(version) => {
+            Err(StoreError::Newer { dir: dir.to_owned(), found: version, known: VERSION })
+        }
+        Some(&version) if version < VERSION && found[..8] == MAGIC => Ok(Marker::Earlier(version)),
         _ if is_cache(dir).map_err(failed("list"))? => Ok(Marker::Damaged),
         _ => Err(StoreError::NotAStore { dir: dir.to_owned() }),
     }

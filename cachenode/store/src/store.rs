@@ -90,8 +90,8 @@ impl Store {
     ///
     /// A folder that its disk does not let the store use is logged, not returned as an error: the store then uses the
     /// others, and without any it caches nothing. On a read-only disk the store serves the blocks that are cached. A
-    /// cache of another format is emptied. Errors: another process has a folder open, or a folder contains something
-    /// other than a cache.
+    /// cache of an earlier format is emptied. Errors: another process has a folder open, or a folder contains something
+    /// other than a cache, or the cache of a later version.
     pub fn open(config: StoreConfig, counters: Arc<StoreCounters>) -> Result<Self, StoreError> {
         // Without a boot id, every unclean shutdown counts as a power loss. That causes only extra background work.
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use larder_cachenode::process::parse_percent;
 
+use super::cluster::ClusterArgs;
 use super::origin::OriginArgs;
 
 #[derive(Debug, Args)]
@@ -78,6 +79,25 @@ pub(crate) struct DoctorArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  larder version                   this command
+  larder version --all             this machine's mounts and the cluster's programs, too
+
+With --all, the exit code is 1 if the versions are too far apart to work together (docs/VERSIONS.md). Versions of \
+a cluster are the tags of its images.")]
+pub(crate) struct VersionArgs {
+    /// Show the programs that serve this machine's mounts, and the programs and definitions of the cluster.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
 }
 
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@ use std::fmt;
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use larder_api::{Cluster, Dataset, NodeCache, Queue, TrainingJob};
 use larder_kube::Error;
 use larder_kube::core::{ApiResource, GroupVersionKind};
@@ -98,6 +99,14 @@ pub(crate) const POD_METRICS: Kind = Kind {
     rights: "pods.metrics.k8s.io",
     lists: "kubectl top pods",
     components: "metrics-server",
+};
+
+pub(crate) const DEFINITION: Kind = Kind {
+    resource: || ApiResource::erase::<CustomResourceDefinition>(&()),
+    one: "CustomResourceDefinition",
+    rights: "customresourcedefinitions.apiextensions.k8s.io",
+    lists: "kubectl get customresourcedefinitions",
+    components: "",
 };
 
 /// The log of a pod.

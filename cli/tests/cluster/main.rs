@@ -10,3 +10,4 @@ mod look;
 mod pods;
 mod queues;
 mod server;
+mod version;

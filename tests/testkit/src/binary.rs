@@ -23,6 +23,21 @@ pub fn built_library(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("the library {file} is not built beside {}", program.display()))
 }
 
+/// The release before this version. The same is in `.ci/earlier`.
+const EARLIER: &str = "0.2.0";
+
+/// The path of the program `name` of the release before this version. Without it, says that the test is skipped.
+pub fn earlier(name: &str) -> Option<PathBuf> {
+    let cache = std::env::var_os("LARDER_CACHE").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/larder")))?;
+    let binary = cache.join("earlier").join(EARLIER).join(name);
+    if !binary.is_file() {
+        eprintln!("SKIPPED: no {name} of {EARLIER}: .ci/earlier compiles it");
+        return None;
+    }
+    Some(binary)
+}
+
 /// The path of the command `larder`, of the same build as the running test.
 pub fn larder_binary() -> PathBuf {
     built("larder")

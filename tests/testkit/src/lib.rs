@@ -27,7 +27,7 @@ mod repository;
 mod scale;
 mod temp_tree;
 
-pub use binary::{built, built_library, larder_binary};
+pub use binary::{built, built_library, earlier, larder_binary};
 pub use cluster::{Cluster, kustomize};
 pub use failing_disk::{DiskErrors, FailingDisk, FrozenDisk};
 pub use fake_api::FakeApi;

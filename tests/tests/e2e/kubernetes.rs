@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use larder_e2e::platform::{Platform, SUMS, TIMEOUT, kill_process, reader_script, sums};
 use larder_e2e::{SECRET, connections_of};
-use larder_testkit::scaled;
+use larder_testkit::{larder_binary, scaled};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -342,6 +342,13 @@ fn an_upgrade_and_a_kubelet_restart_under_readers_lose_nothing() {
     for set in VICTIMS {
         cluster.kubectl_ok(&["rollout", "restart", "-n", "larder-system", &format!("daemonset/{set}")]);
         platform.wait_until_ready();
+    }
+    let versions = cluster.exec(&[larder_binary().to_str().unwrap(), "version", "--all"]);
+    let said = String::from_utf8_lossy(&versions.stdout);
+    assert!(versions.status.success(), "{said}{}", String::from_utf8_lossy(&versions.stderr));
+    for program in VICTIMS {
+        let runs = [program, env!("CARGO_PKG_VERSION")];
+        assert!(said.lines().any(|line| line.split_whitespace().take(2).eq(runs)), "{said}");
     }
     let before = platform.mounts(1);
     cluster.restart_kubelet(1);

@@ -56,6 +56,7 @@ mod restart;
 mod secrets;
 mod seen;
 mod serving;
+mod skew;
 mod smallest;
 mod snapshots;
 mod starts;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use larder_daemon_api::socket::GRPC_SOCKET;
 use larder_daemon_api::v1;
 use larder_e2e::{BUCKET, Keeper, Lab, Larderd, Mount};
-use larder_testkit::{Fault, scaled};
+use larder_testkit::{Fault, built, earlier, scaled};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
@@ -162,6 +162,31 @@ fn readers_outlive_300_kills_of_the_daemon() {
     println!("{kills} kills, {files} files read, requests inherited (reads, others): {:?}", inherited(&larderd));
     assert!(files >= kills.into());
     assert_ne!(inherited(&larderd), (0, 0), "no kill met a request under way");
+}
+
+// SEMANTICS: P11
+#[test]
+fn readers_outlive_an_upgrade_of_the_daemon_and_its_way_back() {
+    let Some(earlier) = earlier("larderd") else { return };
+    let lab = lab();
+    let mut larderd = Larderd::start(&lab, "upgrade", &[]);
+    larderd.terminate();
+    larderd.set_program(earlier.clone());
+    larderd.restart();
+    let mut keeper = Keeper::new(larderd.run_dir());
+    keeper.connect();
+    let dir = lab.folder().join("kept");
+    keeper.mount(&prepare(&lab, &larderd, &dataset(&lab)), dataset(&lab), &dir).unwrap();
+    let readers = Readers::start(&[(&dir, 0)], 8);
+    for program in [built("larderd"), earlier.clone(), built("larderd")] {
+        let before = readers.totals();
+        larderd.terminate();
+        larderd.set_program(program);
+        larderd.restart();
+        assert_eq!(keeper.connect(), [] as [String; 0]);
+        readers.go_on(&before, &larderd);
+    }
+    assert!(readers.finish() > 0);
 }
 
 /// With a cache too small for them and an origin that takes its time, the reads of both datasets wait for the origin

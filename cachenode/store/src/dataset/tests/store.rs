@@ -169,30 +169,59 @@ fn a_folder_that_has_only_sockets_yet_becomes_a_cache() {
 
 // SEMANTICS: C4
 #[test]
-fn a_cache_of_another_version_is_emptied_and_used() {
+fn a_cache_of_an_earlier_version_is_emptied_and_used() {
     let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
-    for version in [9, 0] {
-        bed.put_all(0..10);
-        bed.close();
-        let format = bed.dir.join("format");
-        let mut marker = fs::read(&format).unwrap();
-        assert_eq!(marker, b"LARDERST\x01\0\0\0\xf1\x10\x46\xf7", "the format changed: raise the version");
-        marker[8] = version;
-        fs::write(&format, &marker).unwrap();
-        // Sockets of the process that has the folder open are ignored.
-        let _socket = std::os::unix::net::UnixListener::bind(bed.dir.join(format!("{version}.sock"))).unwrap();
-        bed.open();
-        assert_eq!((bed.hits(0..10), bed.cache().usage().blocks_cached), (0, 0));
-        let begun = Instant::now();
-        while bed.dir.join("dropped").exists() {
-            assert!(begun.elapsed() < TIMEOUT, "its room is given back");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+    bed.put_all(0..10);
+    bed.close();
+    let format = bed.dir.join("format");
+    let mut marker = fs::read(&format).unwrap();
+    assert_eq!(marker, b"LARDERST\x01\0\0\0\xf1\x10\x46\xf7", "the format changed: raise the version");
+    marker[8] = 0;
+    fs::write(&format, &marker).unwrap();
+    // Sockets of the process that has the folder open are ignored.
+    let _socket = std::os::unix::net::UnixListener::bind(bed.dir.join("larderd.sock")).unwrap();
+    bed.open();
+    assert_eq!((bed.hits(0..10), bed.cache().usage().blocks_cached), (0, 0));
+    let begun = Instant::now();
+    while bed.dir.join("dropped").exists() {
+        assert!(begun.elapsed() < TIMEOUT, "its room is given back");
+        std::thread::sleep(Duration::from_millis(5));
     }
     bed.put_all(0..10);
     bed.close();
     bed.open();
     assert_eq!(bed.hits(0..10), 10);
+}
+
+// SEMANTICS: C4
+#[test]
+fn a_cache_of_a_later_version_is_refused_and_left_as_it_is() {
+    let mut bed = Bed::new(PolicyKind::Nr, 1 << 30);
+    bed.put_all(0..10);
+    bed.close();
+    let format = bed.dir.join("format");
+    let ours = fs::read(&format).unwrap();
+    let mut later = ours.clone();
+    later[8] += 1;
+    let crc = larder_dataset::crc32c(&later[..12]);
+    later[12..].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&format, &later).unwrap();
+    let refused = Store::open(StoreConfig::new(&bed.dir), Arc::default()).unwrap_err();
+    assert!(matches!(refused, StoreError::Newer { .. }), "{refused}");
+    assert!(refused.to_string().contains("run that version"), "{refused}");
+    assert_eq!(fs::read(&format).unwrap(), later);
+    // The later version finds everything.
+    fs::write(&format, &ours).unwrap();
+    bed.open();
+    assert_eq!(bed.hits(0..10), 10);
+    bed.close();
+    // A flipped bit is damage, and no version.
+    let mut damaged = ours.clone();
+    damaged[8] ^= 8;
+    fs::write(&format, &damaged).unwrap();
+    bed.open();
+    assert_eq!(bed.hits(0..10), 10);
+    assert_eq!(fs::read(&format).unwrap(), ours);
 }
 
 // SEMANTICS: C4
