@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod cluster;
 mod example;
 mod explain;
+mod fstab;
 mod inspect;
 pub(crate) mod job;
 mod mount;
@@ -13,9 +14,10 @@ mod queue;
 mod quickstart;
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 pub(crate) use example::{ExampleArgs, ExampleName};
 pub(crate) use explain::{ExplainArgs, ExplainDatasetArgs, ExplainJobArgs, ExplainPodArgs, Explained, ExtenderUrl};
@@ -26,6 +28,9 @@ pub(crate) use origin::OriginArgs;
 pub(crate) use publish::{ImportArgs, PackArgs};
 pub(crate) use queue::QueueArgs;
 pub(crate) use quickstart::QuickstartArgs;
+
+/// The folder of credentials of `larderd.service`, and of the mounts of fstab.
+pub(crate) const ORIGIN_DIR: &str = "/etc/larder/origin";
 
 /// Mounts training datasets from S3 and caches them on this node, so that every epoch hits the cache.
 #[derive(Debug, Parser)]
@@ -53,9 +58,15 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Parses the arguments of this process. Wrong usage ends the process.
+    /// Parses the arguments of this process: those of `larder`, or those that mount(8) passes to `mount.larder`. Wrong
+    /// usage ends the process.
     pub(crate) fn of_process() -> Self {
-        Self::of(&std::env::args_os().collect::<Vec<_>>()).unwrap_or_else(|error| error.exit())
+        let mut args: Vec<OsString> = std::env::args_os().collect();
+        if fstab::is_helper(&args) {
+            args = fstab::as_command(&args, Some(ORIGIN_DIR).filter(|dir| Path::new(dir).is_dir()))
+                .unwrap_or_else(|what| Self::command().error(ErrorKind::InvalidValue, what).exit());
+        }
+        Self::of(&args).unwrap_or_else(|error| error.exit())
     }
 
     fn of(args: &[OsString]) -> Result<Self, clap::Error> {
@@ -120,8 +131,6 @@ pub(crate) enum Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -199,6 +208,13 @@ mod tests {
         assert!(of(&["larder", "mount", "s3://b/p", "/mnt", "--refresh"]).is_ok());
         let error = of(&["larder", "mount", "s3://b/p", "/mnt", "--refresh", "/other"]).unwrap_err().to_string();
         assert!(!error.contains("write --refresh"), "{error}");
+    }
+
+    #[test]
+    fn an_option_of_fstab_that_is_no_flag_is_answered_with_the_nearest() {
+        let call = ["mount.larder", "s3://b/x", "/data", "-o", "ro,cache-sise=1GiB"].map(OsString::from);
+        let error = Cli::of(&fstab::as_command(&call, None).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("--cache-sise") && error.contains("--cache-size"), "{error}");
     }
 
     #[test]

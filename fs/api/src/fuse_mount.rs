@@ -46,10 +46,8 @@ pub fn fuse_mount(path: &Path, dataset: &str, uid: u32) -> Result<(OwnedFd, Vec<
     let failed = |what, source| FuseMountError::Io { what, source };
     let fd = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| failed("open /dev/fuse for", errno.into()))?;
-    let options = format!(
-        "fd={},rootmode=40555,user_id={uid},group_id={uid},allow_other,default_permissions",
-        fd.as_raw_fd(),
-    );
+    let options =
+        format!("fd={},rootmode=40555,user_id={uid},group_id={uid},allow_other,default_permissions", fd.as_raw_fd(),);
     let options = CString::new(options).map_err(|error| failed("mount", error.into()))?;
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME;
     let name: String = dataset.chars().take(NAME_CHARS).collect();

@@ -95,12 +95,7 @@ impl DescriptorStore {
         Ok(Self::new(unit, socket, most / PARTS.len(), passed()))
     }
 
-    fn new(
-        unit: &str,
-        socket: OwnedFd,
-        most: usize,
-        passed: Vec<(String, OwnedFd)>,
-    ) -> (Arc<Self>, Vec<LeftMount>) {
+    fn new(unit: &str, socket: OwnedFd, most: usize, passed: Vec<(String, OwnedFd)>) -> (Arc<Self>, Vec<LeftMount>) {
         let mut found: BTreeMap<u64, BTreeMap<String, OwnedFd>> = BTreeMap::new();
         for (name, fd) in passed {
             match parse(&name) {
@@ -325,7 +320,7 @@ mod tests {
         std::io::pipe().unwrap().0.into()
     }
 
-    // SEMANTICS: M20
+    // SEMANTICS: P9
     #[test]
     fn a_mount_is_kept_until_it_ends_and_the_next_process_gets_it() {
         let (mut systemd, socket) = Systemd::pair();
@@ -353,7 +348,7 @@ mod tests {
         assert!(systemd.kept.keys().all(|name| name.starts_with("larder-1-")), "{:?}", systemd.kept.keys());
     }
 
-    // SEMANTICS: M20
+    // SEMANTICS: P9
     #[test]
     fn what_is_left_of_a_mount_that_is_not_whole_is_removed() {
         for missing in PARTS {

@@ -50,6 +50,7 @@ mod read_only;
 mod reservations;
 mod restart;
 mod secrets;
+mod service;
 mod serving;
 mod smallest;
 mod snapshots;
