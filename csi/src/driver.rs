@@ -36,6 +36,7 @@ use crate::mounter::Mounter;
 use crate::node::{Given, Mounts, Node};
 use crate::node_service::NodeService;
 use crate::records::Records;
+use crate::startup_taint::StartupTaint;
 use crate::target_path::TargetRoots;
 use crate::volumes::Volumes;
 
@@ -79,6 +80,8 @@ pub struct Config {
     pub admin_address: Option<SocketAddr>,
     /// How long a publish waits for the listing of an origin.
     pub prepare_wait: Duration,
+    /// True to remove the startup taint of the node.
+    pub startup_taint: bool,
 }
 
 /// The driver, open but not serving.
@@ -168,9 +171,18 @@ impl Driver {
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { driver.await.context("serve the CSI socket") });
         tasks.spawn(async move { registration.await.context("serve the registration socket") });
+        let startup = self.config.startup_taint.then(|| Arc::new(StartupTaint::new(self.node.node_id.clone())));
+        if let Some(startup) = startup.clone() {
+            let (node, stop) = (Arc::clone(&self.node), stop.clone());
+            tasks.spawn(async move {
+                let answers = || async { node.is_ready() && node.daemon.answers().await };
+                let _ = stop.run_until_cancelled(startup.keep_off(answers)).await;
+                Ok(())
+            });
+        }
         if let Some(address) = self.config.admin_address {
             let (node, counters) = (Arc::clone(&self.node), Arc::clone(&self.counters));
-            let admin = Arc::new(DriverAdmin { node, counters, calls: self.calls.clone() });
+            let admin = Arc::new(DriverAdmin { node, counters, calls: self.calls.clone(), startup });
             let serving = larder_telemetry::admin::serve(address, admin, stop.clone().cancelled_owned());
             tasks.spawn(async move { serving.await.with_context(|| format!("serve the admin address {address}")) });
         }
