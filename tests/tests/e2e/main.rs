@@ -8,6 +8,7 @@ mod architecture;
 mod bench;
 mod bench_node;
 mod bench_sim;
+mod charts;
 mod clouds;
 mod cold;
 mod command;

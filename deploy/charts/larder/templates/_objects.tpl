@@ -30,9 +30,16 @@ it, and written again. */}}
 {{- if has $object.kind (list "DaemonSet" "Deployment") }}
 {{- include "larder.workload" (list $root $object) }}
 {{- end }}
+{{- if eq $object.kind "LarderSettings" }}
+{{- range $object.spec.containers }}{{ $_ := set . "image" (include "larder.image" $root) }}{{ end }}
+{{- end }}
 ---
 {{ toYaml $object }}
 {{ end }}
+
+{{- define "larder.image" }}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- end }}
 
 {{- /* Changes a DaemonSet or a Deployment. */}}
 {{- define "larder.workload" }}
@@ -47,7 +54,7 @@ it, and written again. */}}
 {{- end }}
 {{- range $pod.containers }}
 {{- if eq .image "larder.invalid/larder" }}
-{{- $_ := set . "image" (printf "%s:%s" $values.image.repository ($values.image.tag | default $root.Chart.AppVersion)) }}
+{{- $_ := set . "image" (include "larder.image" $root) }}
 {{- $_ := set . "imagePullPolicy" $values.image.pullPolicy }}
 {{- else }}
 {{- $_ := set . "image" $values.scheduler.image }}
