@@ -40,9 +40,10 @@ use crate::startup_taint::StartupTaint;
 use crate::target_path::TargetRoots;
 use crate::volumes::Volumes;
 
-/// How long a stop waits for running calls, and for a larderd that is being replaced at the same time: if none has come
-/// by then, the node's pods lose their mounts. The kubelet kills the process five seconds later.
-const STOP_TIMEOUT: Duration = Duration::from_secs(25);
+/// How long a stop waits for running calls, and for a larderd that is being replaced at the same time, whose image may
+/// have to be pulled: if none has come by then, the node's pods lose their mounts. The kubelet kills the process five
+/// seconds later.
+const STOP_TIMEOUT: Duration = Duration::from_secs(115);
 
 /// How long a start waits for an earlier process to end.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);

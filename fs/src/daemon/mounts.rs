@@ -426,11 +426,18 @@ async fn make(
     target: Target,
     sessions: Sessions,
 ) -> Result<Done, DaemonError> {
-    let user = match &target {
-        Target::Connection(connection, _) if connection.own.is_none() => User::Connection,
-        Target::Folder(_) | Target::Connection(..) => User::Mount,
+    let open = match &target {
+        Target::Connection(..) => node.open_dataset(found, &request, User::Connection).await?,
+        Target::Folder(_) => {
+            // It has what it asks for, or is refused.
+            let open = node.open_dataset(found.clone(), &request, User::Mount).await?;
+            match &store {
+                None => open,
+                // Its readers outlive this process. After a restart they get what there is, and nobody takes their room.
+                Some(_) => node.open_dataset(found, &request, User::Connection).await?,
+            }
+        }
     };
-    let open = node.open_dataset(found, &request, user).await?;
     let (id, dataset, node) = (open.id().to_owned(), Arc::clone(open.dataset()), Arc::clone(node));
     let start = move || match (target, store) {
         (Target::Folder(config), None) => {
