@@ -218,6 +218,20 @@ mod tests {
     }
 
     #[test]
+    fn the_line_of_fstab_in_the_documents_is_valid() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/MOUNT.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let line = page.lines().find(|line| line.contains("  larder  ro,")).unwrap();
+        let [source, dir, _, options, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let call = ["mount.larder", source, dir, "-o", options].map(OsString::from);
+        let Command::Mount(args) = Cli::of(&fstab::as_command(&call, None).unwrap()).unwrap().command else {
+            panic!("{line}")
+        };
+        assert_eq!((args.src.as_str(), args.dir.as_path()), (source, Path::new(dir)));
+        assert!(args.cache_size.is_some());
+    }
+
+    #[test]
     fn usual_verbs_are_understood_and_unknown_ones_are_answered_with_the_nearest() {
         for verb in ["ls", "list", "top", "status"] {
             let cli = Cli::try_parse_from(["larder", verb]).unwrap();

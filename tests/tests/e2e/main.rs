@@ -24,6 +24,7 @@ mod identity;
 mod imports;
 mod keys;
 mod kubernetes;
+mod kubernetes_charts;
 mod kubernetes_datasets;
 mod kubernetes_devices;
 mod kubernetes_identity;
