@@ -106,7 +106,7 @@ pub(super) fn helm_upgrade(cluster: &Cluster, settings: &[&str]) {
     args.extend(["--namespace", "larder-system", "--create-namespace"]);
     // A test may run on a disk that is almost full, and on two CPUs.
     let always = ["cache.keepFree=0%", "larderd.resources.requests.cpu=250m", "startupTaint.enabled=true"];
-    args.extend(always.iter().chain(settings).flat_map(|setting| ["--set", setting]));
+    args.extend(always.iter().chain(settings).flat_map(|&setting| ["--set", setting]));
     helm(cluster, &args);
 }
 

@@ -30,7 +30,7 @@ fn helm(chart: &str, namespace: &str, settings: &[&str]) -> Output {
     let mut command = Command::new(repository().join("tests/cluster/helm.sh"));
     command.args(["template", chart]).arg(repository().join("deploy/charts").join(chart));
     command.args(["--namespace", namespace, "--kube-version", "1.36.3"]);
-    command.args(settings.iter().flat_map(|setting| ["--set", setting])).output().unwrap()
+    command.args(settings.iter().flat_map(|&setting| ["--set", setting])).output().unwrap()
 }
 
 /// The objects of a chart with these settings.

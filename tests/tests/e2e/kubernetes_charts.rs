@@ -40,7 +40,7 @@ fn a_chart_is_upgraded_under_readers_a_node_joins_and_nothing_is_left() {
         node["spec"]["drivers"].to_string().contains("csi.larder.dev")
     };
     cluster.wait_for("the driver has left the node", TIMEOUT, || !is_listed());
-    cluster.kubectl_ok(&["taint", "node", "n2", &format!("{TAINT}=:NoExecute")]);
+    cluster.kubectl_ok(&["taint", "node", "n2", &format!("{TAINT}=:NoSchedule")]);
     let pod = platform.pod("early", 2, &["set"], &format!("cd /set && {SUMS}"));
     // By the scheduler, which sees taints.
     cluster.apply(&pod.replace("nodeName: n2", "nodeSelector: {kubernetes.io/hostname: n2}"));
