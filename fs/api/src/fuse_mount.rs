@@ -33,6 +33,7 @@ pub enum FuseMountError {
     Io {
         /// The failed step.
         what: &'static str,
+        /// Its error.
         source: io::Error,
     },
     /// The kernel sent no INIT request; the mount is gone again.

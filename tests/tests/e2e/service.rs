@@ -1,6 +1,7 @@
 //! A larderd that is a service of systemd, whose descriptor store keeps its mounts.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -17,10 +18,11 @@ fn content(file: usize) -> Vec<u8> {
 
 /// A larderd of a service, with a mount.
 struct Service {
-    lab: Lab,
-    systemd: Systemd,
+    // It ends before its files are removed.
     larderd: Larderd,
+    systemd: Systemd,
     dir: PathBuf,
+    lab: Lab,
 }
 
 impl Service {
@@ -34,7 +36,7 @@ impl Service {
         larderd.restart();
         let dir = lab.folder().join("data");
         std::fs::create_dir(&dir).unwrap();
-        let service = Self { lab, systemd, larderd, dir };
+        let service = Self { larderd, systemd, dir, lab };
         service.larderd.wait_until_it_answers();
         service.mount(&service.lab.url(), &service.dir);
         service
@@ -153,4 +155,29 @@ fn a_mount_that_ended_while_no_larderd_ran_is_forgotten_and_can_be_made_again() 
     let url = service.lab.url();
     service.mount(&url, &service.dir);
     service.read(0..3).join().unwrap();
+}
+
+// SEMANTICS: P9
+#[test]
+fn a_mount_of_root_without_a_cache_of_its_own_is_served_by_the_service_where_it_runs() {
+    let mut service = Service::start();
+    let dir = service.lab.folder().join("by-service");
+    std::fs::create_dir(&dir).unwrap();
+    service.lab.put_other("g", b"other".to_vec());
+    // The folder of the service's sockets is there for this command alone.
+    let script = "mount -t tmpfs none /run && mkdir /run/larderd && mount --bind \"$0\" /run/larderd && exec \"$@\"";
+    let command = service.lab.command(&[]);
+    let mut wrapped = Command::new("unshare");
+    wrapped.args(["--mount", "/bin/sh", "-c", script]).arg(service.larderd.run_dir()).arg(command.get_program());
+    wrapped.args(["mount", &service.lab.other_url(), dir.to_str().unwrap()]).env_clear();
+    wrapped.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).env_remove("LARDER_HOME");
+    let output = wrapped.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read(dir.join("g")).unwrap(), b"other");
+    assert_eq!(service.systemd.kept().len(), 6);
+    service.larderd.kill();
+    service.larderd.restart();
+    assert_eq!(std::fs::read(dir.join("g")).unwrap(), b"other");
+    service.lab.larder_ok(&["umount", dir.to_str().unwrap()]);
+    wait_until("the store has one mount", || service.systemd.kept().len() == 3);
 }

@@ -133,6 +133,17 @@ mod tests {
     }
 
     #[test]
+    fn the_service_is_found_where_it_runs() {
+        let root = tempfile::tempdir().unwrap();
+        let found = || service(root.path()).found;
+        assert!(found().starts_with("no systemd"), "{}", found());
+        std::fs::create_dir_all(root.path().join("run/systemd/system")).unwrap();
+        assert!(found().contains("systemctl start larderd"), "{}", found());
+        std::fs::create_dir(root.path().join("run/larderd")).unwrap();
+        assert!(found().starts_with("larderd.service runs"), "{}", found());
+    }
+
+    #[test]
     fn kernels_from_5_10_on_pass_and_only_the_tested_kernel_is_called_tested() {
         for (release, verdict, tested) in [
             ("6.18.44", Verdict::Ok, true),
