@@ -64,6 +64,7 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
     };
     let (admin, node_cache) = (flags.node.admin_address, flags.node_cache);
     let (store, left) = flags.systemd_unit.map(|unit| DescriptorStore::of_process(&unit)).transpose()?.unzip();
+    let service = store.clone();
     let opening = async {
         let (node, watcher) = flags.node.open().await?;
         let run_dirs = wait_for_folders(&run_dirs, run_dirs_flag).await?;
@@ -77,7 +78,12 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
         anyhow::Ok((daemon.context("open the cache (--cache-dir)")?, watcher))
     };
     // A stop does not wait for folders, the API server, or the cache's disk: nothing is served yet.
-    let Some(opened) = stop.run_until_cancelled(opening).await else { return Ok(()) };
+    let Some(opened) = stop.run_until_cancelled(opening).await else {
+        if let (Some(service), Some(left)) = (service, left) {
+            tokio::task::spawn_blocking(move || service.end_left(&left)).await?;
+        }
+        return Ok(());
+    };
     let (daemon, watcher) = opened?;
     let stopping = daemon.stopping().clone();
     tokio::spawn(async move {

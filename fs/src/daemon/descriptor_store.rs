@@ -28,8 +28,14 @@ use rustix::net::{
 };
 use tracing::{info, warn};
 
+use crate::mount::unmount;
+
 /// The parts of a mount in the store, in the order in which they are sent.
 const PARTS: [&str; 3] = ["mount", "requests", "fuse"];
+
+/// The most mounts of a store. systemd passes the names of all descriptors in one variable, of which the kernel takes
+/// 128 KiB: a service with more could not start again.
+const MOUNTS_MOST: usize = 1500;
 
 /// The limit for sending a message to systemd.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
@@ -92,7 +98,7 @@ impl DescriptorStore {
         let (path, most) = (variable("NOTIFY_SOCKET")?, variable("FDSTORE")?);
         let socket = connect(&path).with_context(|| format!("connect to systemd at {path} (NOTIFY_SOCKET)"))?;
         let most: usize = most.parse().with_context(|| format!("FDSTORE={most}: use a number"))?;
-        Ok(Self::new(unit, socket, most / PARTS.len(), passed()))
+        Ok(Self::new(unit, socket, (most / PARTS.len()).min(MOUNTS_MOST), passed()))
     }
 
     fn new(unit: &str, socket: OwnedFd, most: usize, passed: Vec<(String, OwnedFd)>) -> (Arc<Self>, Vec<LeftMount>) {
@@ -157,7 +163,7 @@ impl DescriptorStore {
         if numbers.len() >= self.most {
             let what = format!(
                 "the service keeps {} mounts at most: unmount another, or raise FileDescriptorStoreMax= of {} \
-                 (three descriptors each)",
+                 (three descriptors each, for {MOUNTS_MOST} mounts at most)",
                 self.most, self.unit
             );
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, what));
@@ -197,6 +203,18 @@ impl DescriptorStore {
             Err(error) => {
                 warn!(%error, "cannot run systemctl, which says whether the service restarts");
                 false
+            }
+        }
+    }
+
+    /// Unmounts what an earlier process left, if the service is stopped before this one could serve it. Blocks.
+    pub fn end_left(&self, left: &[LeftMount]) {
+        if left.is_empty() || !self.is_stopped_for_good() {
+            return;
+        }
+        for LeftMount { own, .. } in left {
+            if let Err(error) = unmount(&own.dir, true) {
+                warn!(%error, "cannot unmount");
             }
         }
     }
@@ -374,6 +392,12 @@ mod tests {
         assert_eq!(systemd.kept.len(), 3);
         first.forget();
         store.keep(&fuse(), &mount("/b")).unwrap();
+    }
+
+    #[test]
+    fn the_names_of_a_full_store_fit_into_a_variable() {
+        let of_one: usize = PARTS.iter().map(|part| name_of(u64::from(u32::MAX), part).len() + 1).sum();
+        assert!(MOUNTS_MOST * of_one < (128 << 10) - "LISTEN_FDNAMES=".len());
     }
 
     #[test]
