@@ -100,9 +100,9 @@ struct Args {
     )]
     prepare_wait_ms: u64,
 
-    /// Remove the taint csi.larder.dev/agent-not-ready of this node once the node's CSINode lists the driver and larderd
-    /// answers: an autoscaled node that joins with the taint gets no pod before it can mount. Needs rights in the
-    /// Kubernetes API; the component `startup-taint` of the deployment sets both
+    /// Remove the taint csi.larder.dev/agent-not-ready of this node once the node's CSINode lists the driver and
+    /// larderd answers: an autoscaled node that joins with the taint gets no pod before it can mount. Needs rights in
+    /// the Kubernetes API; the component `startup-taint` of the deployment sets both
     #[arg(long, env = "LARDER_STARTUP_TAINT")]
     startup_taint: bool,
 }

@@ -2,8 +2,8 @@
 //! socket, or one of our own in the descriptor store of the service.
 //!
 //! The connection may have been served before by a process that was killed. The kernel sends INIT only once, so the
-//! keeper or the store remembers it. Requests that the killed process had taken from the kernel and not answered are in the
-//! connection's memory (`Requests`), which the keeper holds too. They are answered first (`replay`).
+//! keeper or the store remembers it. Requests that the killed process had taken from the kernel and not answered are in
+//! the connection's memory (`Requests`), which the keeper holds too. They are answered first (`replay`).
 //!
 //! Invariants: serving a connection is idempotent; neither side needs to know how far the killed process got. All that
 //! serving needs of the system is there before the first request is taken, and a connection that cannot have it stays
@@ -119,8 +119,8 @@ fn try_serve(
     // The keeper mounts as root, and the files of a mount belong to the user that mounted it.
     let front = Front::new(reader.clone(), Shown::new(config.ownership, (0, 0)), passthrough, &fuse);
 
-    // An earlier process may have answered INIT already; a second answer has no effect. That process has answered reads,
-    // too, and the kernel has their bytes.
+    // An earlier process may have answered INIT already; a second answer has no effect. That process has answered
+    // reads, too, and the kernel has their bytes.
     if !wire::Request::parse(init).is_some_and(|init| wire::waits(fuse.as_fd(), init.unique)) {
         reader.filesystem().dataset().assume_read();
     }

@@ -126,8 +126,8 @@ pub fn mount(pool: &Arc<Pool>, dataset: Arc<Dataset>, config: &MountConfig) -> R
     Ok(Mounted { mount, session, path })
 }
 
-/// Mounts at the folder of `config`, with `dataset` as the source, for this process or a later one to serve. Returns the
-/// resolved folder, the connection and the kernel's INIT request. Only root can.
+/// Mounts at the folder of `config`, with `dataset` as the source, for this process or a later one to serve. Returns
+/// the resolved folder, the connection and the kernel's INIT request. Only root can.
 pub(crate) fn mount_unserved(config: &MountConfig, dataset: &str) -> Result<(PathBuf, OwnedFd, Vec<u8>), MountError> {
     let path = prepare(&config.mountpoint)?;
     match fuse_mount(&path, dataset, rustix::process::geteuid().as_raw()) {

@@ -46,9 +46,9 @@ pub struct DaemonFlags {
     /// this node promises no room to datasets.
     #[arg(long, value_name = "NAME", env = "LARDER_NODE_CACHE")]
     node_cache: Option<String>,
-    /// Name of the systemd unit that runs this larderd: %n in a unit file. The mounts of `larder mount` then outlive the
-    /// process: systemd keeps them over kill -9, a restart and an upgrade, until the unit is stopped. The unit needs
-    /// Type=notify and FileDescriptorStoreMax=, three for each mount.
+    /// Name of the systemd unit that runs this larderd: %n in a unit file. The mounts of `larder mount` then outlive
+    /// the process: systemd keeps them over kill -9, a restart and an upgrade, until the unit is stopped. The unit
+    /// needs Type=notify and FileDescriptorStoreMax=, three for each mount.
     #[arg(long, value_name = "UNIT")]
     systemd_unit: Option<String>,
 }

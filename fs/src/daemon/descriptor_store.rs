@@ -197,7 +197,8 @@ impl DescriptorStore {
         match asked {
             Ok(jobs) if jobs.status.success() => has_stop_job(&String::from_utf8_lossy(&jobs.stdout), &self.unit),
             Ok(jobs) => {
-                warn!(error = %String::from_utf8_lossy(&jobs.stderr), "systemctl cannot say whether the service restarts");
+                let error = String::from_utf8_lossy(&jobs.stderr);
+                warn!(%error, "systemctl cannot say whether the service restarts");
                 false
             }
             Err(error) => {

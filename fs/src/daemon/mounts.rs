@@ -433,7 +433,8 @@ async fn make(
             let open = node.open_dataset(found.clone(), &request, User::Mount).await?;
             match &store {
                 None => open,
-                // Its readers outlive this process. After a restart they get what there is, and nobody takes their room.
+                // Its readers outlive this process. After a restart they get what there is, and nobody takes their
+                // room.
                 Some(_) => node.open_dataset(found, &request, User::Connection).await?,
             }
         }
