@@ -16,7 +16,7 @@ use rustix::io::FdFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 /// The unit of the service.
-pub const UNIT: &str = "larderd.service";
+pub(crate) const UNIT: &str = "larderd.service";
 
 /// The most descriptors in its store.
 const DESCRIPTORS_MOST: usize = 30;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -29,7 +29,8 @@ use crate::mount::{MountConfig, unmount};
 use crate::passthrough::Lender;
 use crate::pool::Pool;
 
-/// How long a stop waits for mounts that are being made, and for reads from handed-over connections.
+/// How long a stop waits for mounts that are being made, and for reads from connections that outlive this process. So
+/// long a mount waits for its predecessor at the same folder, too.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause before a failed connection is retried. It doubles up to [`PAUSE_MAX`].
@@ -196,6 +197,9 @@ impl Daemon {
         let wanted = convert::request(&request.dataset.unwrap_or_default())?;
         let found = self.node.find(&wanted).await?;
         let mut config = MountConfig::new(PathBuf::from(&request.dir));
+        if self.has_mounted(&found.id, &config.mountpoint).await {
+            return prepared(&found, true);
+        }
         config.allow_other |= request.allow_other;
         config.ownership = wanted.spec.ownership;
         config.verify_always = request.verify_always;
@@ -206,6 +210,18 @@ impl Daemon {
         let prepared = prepared(&found, true)?;
         self.mounts.mount(found, wanted, config).await?;
         Ok(prepared)
+    }
+
+    /// True if this service has mounted the dataset at `dir` already: a caller that got no answer from a process that was
+    /// killed asks again. Waits for a mount that is not served yet, for 5 s at most.
+    async fn has_mounted(&self, id: &str, dir: &Path) -> bool {
+        let is_it = |mount: &Arc<Mount>| mount.own.is_some() && mount.id == id && mount.dir.as_deref() == Some(dir);
+        let is_at = |offer: &Arc<Offer>| offer.connection.own.as_ref().is_some_and(|own| own.dir == dir);
+        if self.offers.now().iter().any(|offer| offer.mount == id && is_at(offer)) {
+            let served = self.mounts.wait_until(|state| state.mounts.iter().any(is_it));
+            let _ = tokio::time::timeout(STOP_TIMEOUT, served).await;
+        }
+        self.mounts.now().mounts.iter().any(is_it)
     }
 
     /// Finds a dataset for a caller that will hand over its connection.

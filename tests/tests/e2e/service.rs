@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use larder_daemon_api::mountinfo::larder_mounts;
+use larder_daemon_api::v1;
 use larder_e2e::{Lab, Larderd, Systemd, wait_until};
 use larder_testkit::Fault;
 
@@ -155,6 +156,29 @@ fn a_mount_that_ended_while_no_larderd_ran_is_forgotten_and_can_be_made_again() 
     let url = service.lab.url();
     service.mount(&url, &service.dir);
     service.read(0..3).join().unwrap();
+}
+
+// SEMANTICS: P9
+#[test]
+fn a_request_to_mount_that_is_sent_again_after_a_kill_is_answered() {
+    let mut service = Service::start();
+    let _in_runtime = service.lab.runtime().enter();
+    let dataset = v1::Dataset { source: service.lab.url(), ..v1::Dataset::default() };
+    let dir = service.lab.folder().join("again");
+    std::fs::create_dir(&dir).unwrap();
+    let request =
+        v1::MountRequest { dataset: Some(dataset), dir: dir.display().to_string(), ..v1::MountRequest::default() };
+    let mount = |larderd: &Larderd| {
+        let mut client = larderd.client();
+        service.lab.runtime().block_on(client.mount(request.clone())).unwrap()
+    };
+    mount(&service.larderd);
+    service.larderd.kill();
+    service.larderd.restart();
+    service.larderd.wait_until_it_answers();
+    mount(&service.larderd);
+    assert_eq!(larder_mounts().iter().filter(|mount| mount.path == dir).count(), 1);
+    assert_eq!(service.systemd.kept().len(), 6);
 }
 
 // SEMANTICS: P9
