@@ -110,7 +110,9 @@ fn overlay(folder: &Path, components: &[&str]) -> BTreeMap<String, Value> {
 /// The sets of components that can be installed: all without the startup taint, and with it those in which it meets
 /// another component's change of larder-csi.
 fn sets() -> Vec<Vec<(&'static str, &'static str)>> {
-    let of = |set: u32| (0..).zip(COMPONENTS).filter(|(bit, _)| set >> bit & 1 == 1).map(|(_, it)| it).collect();
+    let of = |set: u32| -> Vec<(&str, &str)> {
+        (0..).zip(COMPONENTS).filter(|(bit, _)| set >> bit & 1 == 1).map(|(_, it)| it).collect()
+    };
     let has = |set: &[(&str, &str)], name: &str| set.iter().any(|(it, _)| *it == name);
     let is_valid = |set: &Vec<(&str, &str)>| {
         (has(set, "datasets") || !has(set, "jobs") && !has(set, "scheduler"))
