@@ -23,7 +23,7 @@ pub(super) fn is_helper(args: &[OsString]) -> bool {
 /// The command line of `larder` for that of `mount.larder`. `origin_dir` is the folder of the machine's credentials, if
 /// there is one. Errors say what to write instead.
 pub(super) fn as_command(args: &[OsString], origin_dir: Option<&str>) -> Result<Vec<OsString>, String> {
-    let (mut places, mut options, mut verbose) = (Vec::new(), String::new(), None);
+    let (mut places, mut options, mut verbose) = (Vec::new(), String::new(), false);
     let mut rest = args.iter().skip(1);
     while let Some(word) = rest.next() {
         match word.to_str() {
