@@ -319,7 +319,7 @@ mod tests {
                 match (text.split_once("\nFDNAME="), fd) {
                     (Some(("FDSTORE=1", name)), Some(fd)) => _ = self.kept.insert(name.to_owned(), fd),
                     (Some(("FDSTOREREMOVE=1", name)), None) => _ = self.kept.remove(name),
-                    _ => others.push(text),
+                    _ => others.push(text.clone()),
                 }
             }
         }
