@@ -25,10 +25,10 @@ use crate::driver_name::DRIVER_NAME;
 /// The key of the taint; its effect and value are the administrator's.
 pub const STARTUP_TAINT: &str = "csi.larder.dev/agent-not-ready";
 
-/// The pause between two looks at a node that has the taint.
+/// The pause between two looks at a node on which pods cannot mount yet.
 const WAITING: Duration = Duration::from_secs(1);
 
-/// The pause while the node lacks it. A node that is created again under its name has it again.
+/// The pause while the node lacks the taint. One that is created again under its name has it again.
 const WITHOUT: Duration = Duration::from_secs(60);
 
 /// The longest that one request may take.
@@ -50,7 +50,7 @@ pub(crate) struct StartupTaint {
 enum Look {
     /// The node lacks the taint, or has lost it now.
     Without,
-    /// The node keeps the taint for this reason.
+    /// Pods cannot mount on the node yet, for this reason.
     Waits(&'static str),
 }
 
@@ -97,7 +97,7 @@ impl StartupTaint {
             match &looked {
                 // Once for each reason, although it is looked at every second.
                 Ok(Look::Waits(reason)) if said != Some(*reason) => {
-                    info!(node = self.node, reason, "the node keeps its startup taint");
+                    info!(node = self.node, reason, "pods cannot mount on this node yet");
                     said = Some(*reason);
                 }
                 Ok(Look::Waits(_)) => {}
@@ -112,19 +112,23 @@ impl StartupTaint {
     where
         F: Future<Output = bool>,
     {
-        let csi_nodes: Api<CSINode> = Api::all(client.clone());
-        let listed = within(csi_nodes.get_opt(&self.node)).await.context("read the CSINode")?;
-        let is_listed = listed.is_some_and(|node| node.spec.drivers.iter().any(|driver| driver.name == DRIVER_NAME));
-        self.is_listed.store(is_listed, Ordering::Release);
         let nodes: Api<Node> = Api::all(client.clone());
         let node = within(nodes.get(&self.node)).await.context("read the node")?;
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
         let others: Vec<&Taint> = taints.iter().filter(|taint| taint.key != STARTUP_TAINT).collect();
-        if others.len() == taints.len() {
+        let has_taint = others.len() < taints.len();
+        if !has_taint && self.is_listed.load(Ordering::Acquire) {
             return Ok(Look::Without);
         }
+        let csi_nodes: Api<CSINode> = Api::all(client.clone());
+        let listed = within(csi_nodes.get_opt(&self.node)).await.context("read the CSINode")?;
+        let is_listed = listed.is_some_and(|node| node.spec.drivers.iter().any(|driver| driver.name == DRIVER_NAME));
+        self.is_listed.store(is_listed, Ordering::Release);
         if !is_listed {
             return Ok(Look::Waits("the CSINode does not list the driver yet"));
+        }
+        if !has_taint {
+            return Ok(Look::Without);
         }
         if !larderd_answers().await {
             return Ok(Look::Waits("larderd does not answer yet"));
@@ -230,6 +234,19 @@ mod tests {
         assert_eq!(rest(&before), rest(&after));
         assert_eq!(world.look().await.unwrap(), Look::Without);
         assert_eq!(world.api.writes(), ["PATCH nodes/n1"], "once");
+    }
+
+    // SEMANTICS: K26
+    #[tokio::test]
+    async fn a_node_without_the_taint_is_looked_at_again_soon_until_the_driver_is_listed() {
+        let world = World::new();
+        world.api.put("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": {}}));
+        assert!(matches!(world.look().await.unwrap(), Look::Waits(_)));
+        assert!(world.startup.check_listed().is_err());
+        world.register(DRIVER_NAME);
+        assert_eq!(world.look().await.unwrap(), Look::Without);
+        assert_eq!(world.startup.check_listed(), Ok(()));
+        assert!(world.api.writes().is_empty());
     }
 
     // SEMANTICS: K26
