@@ -96,9 +96,11 @@ impl Home {
         if bytes <= self.limits.small_bytes { Ok(()) } else { self.room.take(bytes) }
     }
 
-    /// The home of this user: `$LARDER_HOME`, else `$XDG_CACHE_HOME/larder`, else `~/.cache/larder`.
+    /// The home of this user: `$LARDER_HOME`, else `$XDG_CACHE_HOME/larder`, else `~/.cache/larder`. Root without any
+    /// of them, as units of systemd run, has /var/cache/larder.
     pub fn of_process() -> io::Result<Self> {
-        Self::of(|name| std::env::var_os(name)).ok_or_else(|| {
+        let of_root = || rustix::process::geteuid().is_root().then(|| Self::new("/var/cache/larder"));
+        Self::of(|name| std::env::var_os(name)).or_else(of_root).ok_or_else(|| {
             let what = "neither LARDER_HOME nor HOME is set: set LARDER_HOME to a writable folder";
             io::Error::new(io::ErrorKind::NotFound, what)
         })

@@ -6,6 +6,7 @@ pub(crate) mod cluster;
 mod clusters;
 mod example;
 mod explain;
+mod fstab;
 mod inspect;
 pub(crate) mod job;
 mod mount;
@@ -36,6 +37,9 @@ pub(crate) use queue::QueueArgs;
 pub(crate) use quickstart::QuickstartArgs;
 pub(crate) use watch::{TopArgs, UiArgs};
 
+/// The folder of credentials of `larderd.service`, and of the mounts of fstab.
+pub(crate) const ORIGIN_DIR: &str = "/etc/larder/origin";
+
 /// Mounts training datasets from S3 and caches them on this node, so that every epoch hits the cache.
 #[derive(Debug, Parser)]
 #[command(
@@ -62,10 +66,15 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Parses the arguments of this process, which kubectl starts as its plugin `kubectl-larder`. Wrong usage ends the
-    /// process.
+    /// Parses the arguments of this process: those of `larder`, which kubectl starts as its plugin `kubectl-larder`, or
+    /// those that mount(8) passes to `mount.larder`. Wrong usage ends the process.
     pub(crate) fn of_process() -> Self {
-        Self::of(&std::env::args_os().collect::<Vec<_>>()).unwrap_or_else(|error| error.exit())
+        let mut args: Vec<OsString> = std::env::args_os().collect();
+        if fstab::is_helper(&args) {
+            args = fstab::as_command(&args, Some(ORIGIN_DIR).filter(|dir| Path::new(dir).is_dir()))
+                .unwrap_or_else(|what| Self::command().error(ErrorKind::InvalidValue, what).exit());
+        }
+        Self::of(&args).unwrap_or_else(|error| error.exit())
     }
 
     fn of(args: &[OsString]) -> Result<Self, clap::Error> {
@@ -240,6 +249,27 @@ mod tests {
             };
             assert_eq!(debug(verb), debug(same));
         }
+    }
+
+    #[test]
+    fn an_option_of_fstab_that_is_no_flag_is_answered_with_the_nearest() {
+        let call = ["mount.larder", "s3://b/x", "/data", "-o", "ro,cache-sise=1GiB"].map(OsString::from);
+        let error = Cli::of(&fstab::as_command(&call, None).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("--cache-sise") && error.contains("--cache-size"), "{error}");
+    }
+
+    #[test]
+    fn the_line_of_fstab_in_the_documents_is_valid() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/MOUNT.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let line = page.lines().find(|line| line.contains("  larder  ro,")).unwrap();
+        let [source, dir, _, options, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let call = ["mount.larder", source, dir, "-o", options].map(OsString::from);
+        let Command::Mount(args) = Cli::of(&fstab::as_command(&call, None).unwrap()).unwrap().command else {
+            panic!("{line}")
+        };
+        assert_eq!((args.src.as_str(), args.dir.as_path()), (source, Path::new(dir)));
+        assert!(args.cache_size.is_some());
     }
 
     #[test]

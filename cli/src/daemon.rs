@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use larder_daemon_api::socket::GRPC_SOCKET;
@@ -16,9 +16,18 @@ pub(crate) struct Client(DaemonClient<Channel>);
 
 /// The daemon whose socket is at `socket`; `None` if no process listens there. Must be called within a runtime.
 pub(crate) async fn at(socket: &Path) -> anyhow::Result<Option<Client>> {
+    Ok(reach(socket).await?.map(|(client, _)| client))
+}
+
+/// The cache folder of the daemon whose socket is at `socket`; `None` if no process listens there.
+pub(crate) async fn cache_dir_of(socket: &Path) -> anyhow::Result<Option<PathBuf>> {
+    Ok(reach(socket).await?.map(|(_, info)| PathBuf::from(info.cache_dir)))
+}
+
+async fn reach(socket: &Path) -> anyhow::Result<Option<(Client, v1::GetInfoResponse)>> {
     let mut client = DaemonClient::new(connect_channel(socket));
     match client.get_info(v1::GetInfoRequest {}).await {
-        Ok(_) => Ok(Some(Client(client))),
+        Ok(info) => Ok(Some((Client(client), info.into_inner()))),
         Err(status) if is_away(&status) => Ok(None),
         Err(status) => bail!("larderd at {}: {}", socket.display(), status.message()),
     }

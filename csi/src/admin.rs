@@ -8,6 +8,7 @@ use larder_telemetry::admin::{Admin, Sample};
 use crate::calls::Calls;
 use crate::fdkeeper::KeeperCounters;
 use crate::node::{Mounts, Node};
+use crate::startup_taint::StartupTaint;
 
 /// The parts of the driver that the admin server reads.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(crate) struct DriverAdmin {
     pub(crate) node: Arc<Node>,
     pub(crate) counters: Arc<KeeperCounters>,
     pub(crate) calls: Calls,
+    /// The startup taint, if this process removes it.
+    pub(crate) startup: Option<Arc<StartupTaint>>,
 }
 
 impl Admin for DriverAdmin {
@@ -27,7 +30,10 @@ impl Admin for DriverAdmin {
         // the other wait for this process before they install larderd.
         let Mounts { keeper, records, .. } = &*self.node.mounts;
         let is_new = keeper.session().borrow().count == 0 && records.is_empty();
-        if is_new || self.node.is_ready() { Ok(()) } else { Err("larderd is not connected".to_owned()) }
+        if !is_new && !self.node.is_ready() {
+            return Err("larderd is not connected".to_owned());
+        }
+        self.startup.as_ref().map_or(Ok(()), |startup| startup.check_listed())
     }
 
     fn samples(&self) -> Vec<Sample> {

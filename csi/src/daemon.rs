@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_daemon_api::socket::connect_channel_to_first;
 use larder_daemon_api::v1::daemon_client::DaemonClient;
 use larder_daemon_api::v1::prepare_response::Outcome;
-use larder_daemon_api::v1::{Dataset, ListMountsRequest, Pod, PrepareRequest};
+use larder_daemon_api::v1::{Dataset, GetInfoRequest, ListMountsRequest, Pod, PrepareRequest};
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -64,6 +64,12 @@ impl Daemon {
     pub fn new(sockets: Vec<PathBuf>, wait: Duration) -> Self {
         let socket = sockets.first().cloned().unwrap_or_default();
         Self { client: DaemonClient::new(connect_channel_to_first(sockets)), socket, wait }
+    }
+
+    /// True if larderd answers.
+    pub async fn answers(&self) -> bool {
+        let mut client = self.client.clone();
+        tokio::time::timeout(GRACE, client.get_info(GetInfoRequest {})).await.is_ok_and(|answer| answer.is_ok())
     }
 
     /// Why a mount is not read with the identity of its pods any more, if larderd says so.

@@ -36,12 +36,14 @@ use crate::mounter::Mounter;
 use crate::node::{Given, Mounts, Node};
 use crate::node_service::NodeService;
 use crate::records::Records;
+use crate::startup_taint::StartupTaint;
 use crate::target_path::TargetRoots;
 use crate::volumes::Volumes;
 
-/// How long a stop waits for running calls, and for a larderd that is being replaced at the same time: if none has come
-/// by then, the node's pods lose their mounts. The kubelet kills the process five seconds later.
-const STOP_TIMEOUT: Duration = Duration::from_secs(25);
+/// How long a stop waits for running calls, and for a larderd that is being replaced at the same time, whose image may
+/// have to be pulled: if none has come by then, the node's pods lose their mounts. The kubelet kills the process five
+/// seconds later.
+const STOP_TIMEOUT: Duration = Duration::from_secs(115);
 
 /// How long a start waits for an earlier process to end.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -79,6 +81,8 @@ pub struct Config {
     pub admin_address: Option<SocketAddr>,
     /// How long a publish waits for the listing of an origin.
     pub prepare_wait: Duration,
+    /// True to remove the startup taint of the node.
+    pub startup_taint: bool,
 }
 
 /// The driver, open but not serving.
@@ -168,9 +172,18 @@ impl Driver {
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { driver.await.context("serve the CSI socket") });
         tasks.spawn(async move { registration.await.context("serve the registration socket") });
+        let startup = self.config.startup_taint.then(|| Arc::new(StartupTaint::new(self.node.node_id.clone())));
+        if let Some(startup) = startup.clone() {
+            let (node, stop) = (Arc::clone(&self.node), stop.clone());
+            tasks.spawn(async move {
+                let answers = || async { node.is_ready() && node.daemon.answers().await };
+                let _ = stop.run_until_cancelled(startup.keep_off(answers)).await;
+                Ok(())
+            });
+        }
         if let Some(address) = self.config.admin_address {
             let (node, counters) = (Arc::clone(&self.node), Arc::clone(&self.counters));
-            let admin = Arc::new(DriverAdmin { node, counters, calls: self.calls.clone() });
+            let admin = Arc::new(DriverAdmin { node, counters, calls: self.calls.clone(), startup });
             let serving = larder_telemetry::admin::serve(address, admin, stop.clone().cancelled_owned());
             tasks.spawn(async move { serving.await.with_context(|| format!("serve the admin address {address}")) });
         }

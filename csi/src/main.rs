@@ -99,6 +99,12 @@ struct Args {
         value_parser = clap::value_parser!(u64).range(1..=60_000)
     )]
     prepare_wait_ms: u64,
+
+    /// Remove the taint csi.larder.dev/agent-not-ready of this node once the node's CSINode lists the driver and
+    /// larderd answers: an autoscaled node that joins with the taint gets no pod before it can mount. Needs rights in
+    /// the Kubernetes API; the component `startup-taint` of the deployment sets both
+    #[arg(long, env = "LARDER_STARTUP_TAINT")]
+    startup_taint: bool,
 }
 
 fn socket_path(text: &str) -> Result<PathBuf, String> {
@@ -131,6 +137,7 @@ impl Args {
             file_roots: self.file_root,
             admin_address: self.admin_address,
             prepare_wait: Duration::from_millis(self.prepare_wait_ms),
+            startup_taint: self.startup_taint,
         }
     }
 }

@@ -3,36 +3,22 @@
 //! All calls block. None sends a request to a FUSE file system: no `stat`, no `statfs`, no lookup below its root. So
 //! they work while larderd is stopped. The caller holds the lock of the mount or of the target.
 
-use std::ffi::CString;
-use std::fs::{DirBuilder, File};
-use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::fs::DirBuilder;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use larder_daemon_api::fuse_mount::{FuseMountError, fuse_mount};
 use larder_daemon_api::handover::request_memory;
-use larder_daemon_api::mountinfo::{Device, MountEntry, mounted_at, mounts, source_of};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use larder_daemon_api::mountinfo::{Device, MountEntry, mounted_at, mounts};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use tracing::{debug, info, warn};
 
 use crate::mount_id::MountId;
 use crate::target_path::{TargetError, TargetPath};
-
-/// How long the kernel may take to send its first request.
-const INIT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The kernel requires a buffer for the largest possible request on every read.
-const REQUEST_BYTES: usize = 1 << 20;
-
-/// Longer dataset names are cut in the source of a mount.
-const NAME_CHARS: usize = 64;
-
-/// The operation code of FUSE_INIT, in the second word of a request.
-const FUSE_INIT: u32 = 26;
 
 /// Why a mount could not be created or ended.
 #[derive(Debug, thiserror::Error)]
@@ -136,25 +122,13 @@ impl Mounter {
             }
             _ => {}
         }
-        let fd = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|errno| failed("open /dev/fuse for", errno.into()))?;
-        let options = format!(
-            "fd={},rootmode=40555,user_id={uid},group_id={uid},allow_other,default_permissions",
-            fd.as_raw_fd(),
-            uid = self.daemon_uid,
-        );
-        let options = CString::new(options).map_err(|error| failed("mount", error.into()))?;
-        let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME;
-        let name: String = dataset.chars().take(NAME_CHARS).collect();
-        rustix::mount::mount(source_of(&name), &path, "fuse", flags, options.as_c_str())
-            .map_err(|errno| failed("mount", errno.into()))?;
-        match read_init(&fd) {
-            Ok(init) => {
+        match fuse_mount(&path, dataset, self.daemon_uid) {
+            Ok((fd, init)) => {
                 info!(%mount, "mounted");
                 Ok(Begun { fd, memory, init })
             }
-            Err(what) => {
-                drop(fd);
+            Err(FuseMountError::Io { what, source }) => Err(failed(what, source)),
+            Err(FuseMountError::NoInit(what)) => {
                 self.end(mount)?;
                 Err(MounterError::NoInit { path, what })
             }
@@ -282,19 +256,4 @@ fn mount_of(fd: &OwnedFd) -> io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     id.ok_or_else(|| io::Error::other("/proc/self/fdinfo has no mount ID for a descriptor"))
-}
-
-fn read_init(fd: &OwnedFd) -> Result<Vec<u8>, &'static str> {
-    let mut polled = [PollFd::new(fd, PollFlags::IN)];
-    let within = Timespec::try_from(INIT_TIMEOUT).map_err(|_| "the timeout is out of range")?;
-    match rustix::event::poll(&mut polled, Some(&within)) {
-        Ok(ready) if ready > 0 => {}
-        _ => return Err("it sent no request"),
-    }
-    let device = fd.as_fd().try_clone_to_owned().map_err(|_| "the process has no descriptor left")?;
-    let mut request = vec![0; REQUEST_BYTES];
-    let length = File::from(device).read(&mut request).map_err(|_| "its first request cannot be read")?;
-    request.truncate(length);
-    let operation = request.get(4..8).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes);
-    if operation == Some(FUSE_INIT) { Ok(request) } else { Err("its first request is not INIT") }
 }

@@ -1,8 +1,9 @@
-//! Serves a FUSE connection whose mount another process made and keeps. Its descriptor came over the handover socket.
+//! Serves a FUSE connection that outlives this process: one whose mount the keeper made, which came over the handover
+//! socket, or one of our own in the descriptor store of the service.
 //!
 //! The connection may have been served before by a process that was killed. The kernel sends INIT only once, so the
-//! keeper remembers it. Requests that the killed process had taken from the kernel and not answered are in the
-//! connection's memory (`Requests`), which the keeper holds too. They are answered first (`replay`).
+//! keeper or the store remembers it. Requests that the killed process had taken from the kernel and not answered are in
+//! the connection's memory (`Requests`), which the keeper holds too. They are answered first (`replay`).
 //!
 //! Invariants: serving a connection is idempotent; neither side needs to know how far the killed process got. All that
 //! serving needs of the system is there before the first request is taken, and a connection that cannot have it stays
@@ -102,7 +103,8 @@ fn try_serve(
 ) -> io::Result<Serving> {
     let (requests, mut unanswered) = Requests::open(memory)?;
     let lender = lender.filter(|_| dataset.is_of_large_files());
-    let passthrough = passthrough(&requests, fuse.as_fd(), init, lender)?;
+    let fuse = Arc::new(fuse);
+    let passthrough = passthrough(&requests, &fuse, init, lender)?;
     if passthrough.is_some() {
         dataset.scrub();
     }
@@ -114,12 +116,11 @@ fn try_serve(
     let slots = Slots::open(Some(&requests), pool.most_of_one(config.threads))?;
     let runtime = dataset.runtime().clone();
     let reader = Reader::new(Arc::new(Filesystem::new(dataset)), Some(Arc::clone(&requests)));
-    let fuse = Arc::new(fuse);
     // The keeper mounts as root, and the files of a mount belong to the user that mounted it.
     let front = Front::new(reader.clone(), Shown::new(config.ownership, (0, 0)), passthrough, &fuse);
 
-    // An earlier process may have answered INIT already; a second answer has no effect. That process has answered reads,
-    // too, and the kernel has their bytes.
+    // An earlier process may have answered INIT already; a second answer has no effect. That process has answered
+    // reads, too, and the kernel has their bytes.
     if !wire::Request::parse(init).is_some_and(|init| wire::waits(fuse.as_fd(), init.unique)) {
         reader.filesystem().dataset().assume_read();
     }
@@ -150,15 +151,15 @@ fn try_serve(
 /// How OPENs are answered. None if they are not: it cannot change once INIT is answered.
 fn passthrough(
     requests: &Arc<Requests>,
-    fuse: BorrowedFd<'_>,
+    fuse: &Arc<OwnedFd>,
     init: &[u8],
     lender: Option<Lender>,
 ) -> io::Result<Option<Passthrough>> {
     if let Some(lent) = requests.lent()? {
         return Ok(Some(Passthrough::resumed(lent)));
     }
-    let is_first = || wire::offers_passthrough(init).is_some_and(|unique| wire::waits(fuse, unique));
+    let is_first = || wire::offers_passthrough(init).is_some_and(|unique| wire::waits(fuse.as_fd(), unique));
     let Some(lender) = lender.filter(|_| is_first()) else { return Ok(None) };
     requests.answers_opens()?;
-    Ok(Some(Passthrough::with_keeper(lender, requests)))
+    Ok(Some(Passthrough::lending(lender, fuse, requests)))
 }

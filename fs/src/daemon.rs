@@ -2,13 +2,14 @@
 //!
 //! Its parts: [`DaemonConfig`] configures it; [`Daemon`] is a [`Node`](larder_cachenode::Node) with mounts (`core`);
 //! `mounts` owns the mounts; `service` answers gRPC; `handover` takes connections from the keeper and returns the ones
-//! that are held; `offers` holds the connections that are not served yet; `error` is the only place where an error
-//! becomes a gRPC code.
+//! that are held; `descriptor_store` keeps our own mounts while a service restarts; `offers` holds the connections that
+//! are not served yet; `error` is the only place where an error becomes a gRPC code.
 //!
 //! Invariants: a mount is listed while the kernel may send it requests. Credentials are in memory only.
 
 mod convert;
 mod core;
+mod descriptor_store;
 mod error;
 mod handover;
 mod mounts;
@@ -27,6 +28,7 @@ use crate::starved;
 
 pub use self::convert::cache_info;
 pub use self::core::{Daemon, DaemonConfig};
+pub use descriptor_store::{DescriptorStore, LeftMount};
 pub use error::DaemonError;
 use handover::CurrentKeeper;
 

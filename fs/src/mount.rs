@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fuser::{MountOption, SessionACL};
+use larder_daemon_api::fuse_mount::{FuseMountError, fuse_mount};
 use larder_daemon_api::mountinfo::{larder_mounts, source_of};
 use larder_dataset::{Ownership, larder_command};
 use tracing::{info, warn};
@@ -123,6 +124,17 @@ pub fn mount(pool: &Arc<Pool>, dataset: Arc<Dataset>, config: &MountConfig) -> R
     raise_read_ahead(&path, config.read_ahead_bytes);
     info!(path = %path.display(), "mounted");
     Ok(Mounted { mount, session, path })
+}
+
+/// Mounts at the folder of `config`, with `dataset` as the source, for this process or a later one to serve. Returns
+/// the resolved folder, the connection and the kernel's INIT request. Only root can.
+pub(crate) fn mount_unserved(config: &MountConfig, dataset: &str) -> Result<(PathBuf, OwnedFd, Vec<u8>), MountError> {
+    let path = prepare(&config.mountpoint)?;
+    match fuse_mount(&path, dataset, rustix::process::geteuid().as_raw()) {
+        Ok((fuse, init)) => Ok((path, fuse, init)),
+        Err(FuseMountError::Io { source, .. }) => Err(MountError::Refused { path, source: limits::named(source) }),
+        Err(error @ FuseMountError::NoInit(_)) => Err(MountError::Refused { path, source: io::Error::other(error) }),
+    }
 }
 
 impl Mounted {
@@ -275,7 +287,7 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
 
 /// Raises the read-ahead of a mount. The kernel's default is 128 KiB, and it splits reads of a file into pieces of that
 /// size. Only root may change it.
-fn raise_read_ahead(path: &Path, bytes: u64) {
+pub(crate) fn raise_read_ahead(path: &Path, bytes: u64) {
     let Ok(stat) = rustix::fs::stat(path) else { return };
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");

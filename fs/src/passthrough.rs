@@ -46,17 +46,26 @@ pub(crate) struct Passthrough {
 /// The process that registers files with the kernel.
 #[derive(Debug)]
 enum Registrar {
-    /// This process, on this connection.
-    Own(Arc<OwnedFd>),
-    /// The keeper. The numbers are stored in the connection's memory.
-    Keeper(Lender, Arc<Requests>),
+    /// This process, on this connection. The numbers are stored in the connection's memory, if it has one.
+    Own(Arc<OwnedFd>, Option<Arc<Requests>>),
+    /// The keeper, which has these sockets, for this mount. The numbers are stored in the connection's memory.
+    Keeper(Keeper, Arc<Requests>),
     /// Nobody: an earlier process did.
     Nobody,
 }
 
-/// The keeper of a connection, as the one who registers files on it.
+/// The process that registers files on a connection that outlives this process.
 #[derive(Clone, Debug)]
-pub(crate) struct Lender {
+pub(crate) enum Lender {
+    /// This one, which made the mount.
+    Own,
+    /// The keeper of the connection.
+    Keeper(Keeper),
+}
+
+/// The keeper of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Keeper {
     sockets: Vec<PathBuf>,
     mount: String,
 }
@@ -83,9 +92,17 @@ impl Lender {
     /// The keeper of the connection of `mount`. None if none has a socket in these folders.
     pub(crate) fn find(run_dirs: &[PathBuf], mount: &str) -> Option<Self> {
         let sockets: Vec<PathBuf> = run_dirs.iter().map(|dir| dir.join(LENDER_SOCKET)).collect();
-        sockets.iter().any(|socket| socket.exists()).then(|| Self { sockets, mount: mount.to_owned() })
+        let has_one = sockets.iter().any(|socket| socket.exists());
+        has_one.then(|| Self::Keeper(Keeper { sockets, mount: mount.to_owned() }))
     }
 
+    /// This process, for a mount that it makes. None if every read is verified.
+    pub(crate) fn of_own(verify_always: bool) -> Option<Self> {
+        (!verify_always).then_some(Self::Own)
+    }
+}
+
+impl Keeper {
     fn register(&self, file: &File) -> io::Result<u32> {
         let mut refused = io::ErrorKind::NotFound.into();
         for socket in &self.sockets {
@@ -112,8 +129,8 @@ impl Registrar {
     /// Registers a file with the kernel, which keeps it open until the mount ends. Returns its number.
     fn register(&self, file: &File) -> io::Result<u32> {
         match self {
-            Self::Own(fuse) => BackingId::create_raw(&**fuse, file),
-            Self::Keeper(lender, _) => lender.register(file),
+            Self::Own(fuse, _) => BackingId::create_raw(&**fuse, file),
+            Self::Keeper(keeper, _) => keeper.register(file),
             Self::Nobody => Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -121,8 +138,8 @@ impl Registrar {
     /// True if this many files that are lent leave room for one more.
     fn has_room(&self, lent: usize) -> bool {
         match self {
-            Self::Own(_) => true,
-            Self::Keeper(..) => lent < LENT_MOST,
+            Self::Own(_, None) => true,
+            Self::Own(_, Some(_)) | Self::Keeper(..) => lent < LENT_MOST,
             Self::Nobody => false,
         }
     }
@@ -130,8 +147,8 @@ impl Registrar {
     /// Stores the number of the `nth` file that is lent.
     fn remember(&self, nth: usize, node: u64, number: u32) -> io::Result<()> {
         match self {
-            Self::Keeper(_, memory) => memory.keep_lent(nth, node, number),
-            Self::Own(_) | Self::Nobody => Ok(()),
+            Self::Own(_, Some(memory)) | Self::Keeper(_, memory) => memory.keep_lent(nth, node, number),
+            Self::Own(_, None) | Self::Nobody => Ok(()),
         }
     }
 }
@@ -148,7 +165,7 @@ impl Files {
 impl Passthrough {
     /// For a connection that ends with this process. None if no file can be registered on the connection `fuse`.
     pub(crate) fn new(fuse: &Arc<OwnedFd>) -> Option<Self> {
-        let passthrough = Self { registrar: Registrar::Own(Arc::clone(fuse)), files: Mutex::default() };
+        let passthrough = Self { registrar: Registrar::Own(Arc::clone(fuse), None), files: Mutex::default() };
         let probe = rustix::fs::memfd_create("larder-passthrough", rustix::fs::MemfdFlags::CLOEXEC);
         match probe.map_err(io::Error::from).and_then(|probe| passthrough.registrar.register(&File::from(probe))) {
             Ok(_) => Some(passthrough),
@@ -159,9 +176,13 @@ impl Passthrough {
         }
     }
 
-    /// For a connection that this process is the first to serve.
-    pub(crate) fn with_keeper(lender: Lender, memory: &Arc<Requests>) -> Self {
-        Self { registrar: Registrar::Keeper(lender, Arc::clone(memory)), files: Mutex::default() }
+    /// For a connection that outlives this process, which is the first to serve it.
+    pub(crate) fn lending(lender: Lender, fuse: &Arc<OwnedFd>, memory: &Arc<Requests>) -> Self {
+        let registrar = match lender {
+            Lender::Own => Registrar::Own(Arc::clone(fuse), Some(Arc::clone(memory))),
+            Lender::Keeper(keeper) => Registrar::Keeper(keeper, Arc::clone(memory)),
+        };
+        Self { registrar, files: Mutex::default() }
     }
 
     /// For a connection on which an earlier process has lent files: their inodes, with their numbers.
@@ -254,7 +275,7 @@ mod tests {
         // No file can be registered on it.
         let fuse = Arc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
         assert!(Passthrough::new(&fuse).is_none());
-        let passthrough = Passthrough { registrar: Registrar::Own(fuse), files: Mutex::default() };
+        let passthrough = Passthrough { registrar: Registrar::Own(fuse, None), files: Mutex::default() };
         let mode = |node: u64| passthrough.lock().modes.get(&node).copied();
         // Asked once for all who open it at the same time.
         assert_eq!(passthrough.open(7, || None), None);
@@ -301,7 +322,8 @@ mod tests {
             let (requests, _) = Requests::open(memory.as_fd()).unwrap();
             requests.answers_opens().unwrap();
             let lender = Lender::find(&run_dirs, "m").unwrap();
-            let passthrough = Passthrough::with_keeper(lender, &requests);
+            let fuse = Arc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
+            let passthrough = Passthrough::lending(lender, &fuse, &requests);
             assert_eq!(passthrough.open(7, file), Some(1));
             assert_eq!(passthrough.open(7, || panic!("it is registered")), Some(1));
             // Somebody else opened it meanwhile, whose answer was given already.

@@ -9,7 +9,7 @@ use larder_cachenode::process::{NodeFlags, raise_file_limit, wait_for_folders};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::daemon::{Daemon, DaemonConfig};
+use crate::daemon::{Daemon, DaemonConfig, DescriptorStore};
 use crate::pool::{Pool, default_threads};
 
 /// The value of `--verify`.
@@ -46,6 +46,11 @@ pub struct DaemonFlags {
     /// this node promises no room to datasets.
     #[arg(long, value_name = "NAME", env = "LARDER_NODE_CACHE")]
     node_cache: Option<String>,
+    /// Name of the systemd unit that runs this larderd: %n in a unit file. The mounts of `larder mount` then outlive
+    /// the process: systemd keeps them over kill -9, a restart and an upgrade, until the unit is stopped. The unit
+    /// needs Type=notify and FileDescriptorStoreMax=, three for each mount.
+    #[arg(long, value_name = "UNIT")]
+    systemd_unit: Option<String>,
 }
 
 /// Serves mounts until `stop` is cancelled.
@@ -58,12 +63,14 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
         dirs => (dirs, "--run-dir"),
     };
     let (admin, node_cache) = (flags.node.admin(), flags.node_cache);
+    let (store, left) = flags.systemd_unit.map(|unit| DescriptorStore::of_process(&unit)).transpose()?.unzip();
+    let service = store.clone();
     let opening = async {
         let (node, watcher) = flags.node.open().await?;
         let run_dirs = wait_for_folders(&run_dirs, run_dirs_flag).await?;
         let threads = flags.threads.map_or_else(default_threads, |threads| threads as usize);
         let verify_always = flags.verify == Verify::Always;
-        let config = DaemonConfig { node, run_dirs, admin, threads, verify_always, stop_when_idle: false };
+        let config = DaemonConfig { node, run_dirs, admin, threads, verify_always, store, stop_when_idle: false };
         info!(?config, "settings");
         raise_file_limit();
         let pool = Pool::for_many_mounts(threads).context("start the threads that serve mounts (--threads)")?;
@@ -71,7 +78,12 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
         anyhow::Ok((daemon.context("open the cache (--cache-dir)")?, watcher))
     };
     // A stop does not wait for folders, the API server, or the cache's disk: nothing is served yet.
-    let Some(opened) = stop.run_until_cancelled(opening).await else { return Ok(()) };
+    let Some(opened) = stop.run_until_cancelled(opening).await else {
+        if let (Some(service), Some(left)) = (service, left) {
+            tokio::task::spawn_blocking(move || service.end_left(&left)).await?;
+        }
+        return Ok(());
+    };
     let (daemon, watcher) = opened?;
     let stopping = daemon.stopping().clone();
     tokio::spawn(async move {
@@ -96,6 +108,7 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
             }
         }
     }
+    daemon.resume(left.unwrap_or_default());
     let outcome = Arc::clone(&daemon).run().await;
     daemon.stop().await?;
     outcome

@@ -17,6 +17,7 @@ use crate::lab::{Lab, SECRET};
 use crate::memory_cgroup::MemoryCgroup;
 use crate::network::Namespace;
 use crate::process::{connections_of, is_zombie, memory_kib};
+use crate::systemd::{Systemd, UNIT};
 
 /// The token that a node shows its peers, unless a mount gets another one.
 pub const TOKEN: &str = "correct-horse-battery-staple";
@@ -38,6 +39,8 @@ pub struct Larderd {
     run_dir: PathBuf,
     /// A process that writes its number into this file is in the cgroup in which it runs.
     cgroup: Option<PathBuf>,
+    /// The service manager that starts it.
+    systemd: Option<Systemd>,
     /// How often it was started.
     starts: usize,
     log: PathBuf,
@@ -80,6 +83,7 @@ impl Larderd {
             ],
             run_dir,
             cgroup: None,
+            systemd: None,
             starts: 0,
             log: folder.with_extension("log"),
             child: None,
@@ -95,13 +99,14 @@ impl Larderd {
     /// Starts it again; it must have ended.
     pub fn restart(&mut self) {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
-        let mut command = match &self.cgroup {
-            None => self.namespace.command(&self.program),
+        let (mut command, passed) = match (&self.cgroup, &self.systemd) {
+            (None, None) => (self.namespace.command(&self.program), Vec::new()),
+            (None, Some(systemd)) => systemd.command(&self.program),
             // It is in the cgroup before it takes any memory.
-            Some(cgroup) => {
+            (Some(cgroup), _) => {
                 let mut command = self.namespace.command("/bin/sh");
                 command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(cgroup).arg(&self.program);
-                command
+                (command, Vec::new())
             }
         };
         let child = command
@@ -110,11 +115,13 @@ impl Larderd {
             // A test may run on a disk that is almost full. A flag precedes the variable.
             .env("LARDER_KEEP_FREE", "0%")
             .envs(self.environment.iter().cloned())
+            .envs(self.systemd.iter().flat_map(Systemd::environment))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .unwrap();
+        drop(passed);
         self.child = Some(child);
         self.starts += 1;
     }
@@ -155,6 +162,12 @@ impl Larderd {
     pub fn set_credentials_dir(&mut self, dir: &Path) {
         self.environment.retain(|(name, _)| !name.starts_with("AWS_"));
         self.flags[0].push(format!("--origin-credentials-dir={}", dir.display()));
+    }
+
+    /// Is a service of this service manager from the next start on.
+    pub fn set_systemd(&mut self, systemd: &Systemd) {
+        self.systemd = Some(systemd.clone());
+        self.flags[1].push(format!("--systemd-unit={UNIT}"));
     }
 
     /// Runs in this cgroup from the next start on.

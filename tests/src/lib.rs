@@ -18,6 +18,7 @@ pub mod nodes;
 pub mod platform;
 mod plugin;
 mod process;
+mod systemd;
 mod waiting;
 
 pub use ioctl::ioctl;
@@ -28,4 +29,5 @@ pub use memory_cgroup::MemoryCgroup;
 pub use mount::Mount;
 pub use plugin::Plugin;
 pub use process::{assert_private, connections_of, memory_kib};
+pub use systemd::Systemd;
 pub use waiting::wait_until;

@@ -72,6 +72,22 @@ impl Platform {
         platform
     }
 
+    /// The same as [`Self::start`], by the chart, with the startup taint. The test removes it at its end.
+    pub fn start_chart(test: &str) -> Self {
+        Self::deployed(test, Deployment::Chart)
+    }
+
+    /// Upgrades the chart to these settings, and waits until both daemons run where they should.
+    pub fn upgrade_chart(&self, settings: &[&str]) {
+        deployment::helm_upgrade(&self.cluster, settings);
+        self.wait_until_ready();
+    }
+
+    /// Uninstalls the chart.
+    pub fn uninstall_chart(&self) {
+        deployment::helm_uninstall(&self.cluster);
+    }
+
     /// The programs that training jobs run, by file name.
     pub fn training_programs() -> BTreeMap<String, String> {
         let files = std::fs::read_dir(repository().join("tests/cluster/training")).unwrap().map(|file| file.unwrap());

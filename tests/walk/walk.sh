@@ -27,7 +27,7 @@ pages() {
             "docs/TROUBLESHOOTING.md:On one machine" ;;
         engineer)
             printf '%s\n' "README.md:On Kubernetes" docs/kubernetes/{install,datasets,serving,jobs,queues,scheduling}.md \
-                "docs/TROUBLESHOOTING.md:On Kubernetes" docs/DEVICES.md docs/kubernetes/operations.md
+                "docs/TROUBLESHOOTING.md:On Kubernetes" docs/DEVICES.md docs/kubernetes/{operations,clusters}.md
             ;;
     esac
 }
@@ -44,6 +44,9 @@ docs/START.md :: larder quickstart :: the end-to-end tests run it
 docs/START.md :: git clone :: as in README.md
 docs/START.md :: make quickstart :: as in README.md
 docs/START.md :: make install :: as in README.md
+docs/MOUNT.md :: systemctl :: needs systemd; a test of its own has a stand-in, and .ci/systemd a real one
+docs/MOUNT.md :: # the service serves it :: as above
+docs/MOUNT.md :: http://127.0.0.1:9464 :: as above
 docs/MOUNT.md :: make peers :: measures for half an hour; a test measures with few files
 TEXT
         engineer) cat <<'TEXT' ;;
@@ -51,6 +54,7 @@ README.md :: helm install :: needs a registry; a test of its own installs the ch
 README.md :: make build :: builds for minutes; the walk has the programs
 docs/kubernetes/install.md :: make build :: as in README.md
 docs/kubernetes/install.md :: deploy/images/build :: README's command has built the image
+docs/kubernetes/install.md :: helm install :: needs the charts of a release; a test of its own installs them
 docs/kubernetes/install.md :: kind: Certificate :: needs cert-manager
 docs/kubernetes/serving.md :: larder example model-server :: needs GPUs and vLLM; a test of its own has another server
 docs/kubernetes/serving.md :: kubectl logs deployment/model-server :: as above
@@ -65,10 +69,13 @@ docs/kubernetes/serving.md :: kubectl logs -f tiny-model :: as above
 docs/kubernetes/jobs.md :: kubectl get pytorchjobs :: needs Kubeflow
 docs/kubernetes/jobs.md :: larder job top :: needs metrics-server
 docs/kubernetes/queues.md :: kind: AdmissionCheck :: needs Kueue; a test of its own has it
+docs/kubernetes/operations.md :: helm upgrade :: needs the charts of a release; a test of its own upgrades them
 docs/kubernetes/operations.md :: configmap larder-endpoints :: needs an installation of 0.2
 docs/kubernetes/operations.md :: kind: LarderSettings :: the overlay has made one
 docs/kubernetes/operations.md :: kubectl label namespace monitoring :: needs Prometheus
 docs/kubernetes/operations.md :: cargo nextest run --release :: measures an optimized build
+docs/kubernetes/clusters.md :: kind: Cluster :: needs a second cluster; the tests of the controller have three
+docs/kubernetes/clusters.md :: kind: TrainingJob :: as above
 TEXT
     esac
 }

@@ -9,7 +9,7 @@ mod mountinfo;
 mod node;
 mod release;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let keep_free = args.keep_free.unwrap_or(if args.node { KEEP_FREE_DEFAULT } else { 0 });
     let findings = if args.node {
         let mut findings = node::findings(&args.kubelet_dir, &cache_dir, keep_free);
-        findings.extend(devices::findings(std::path::Path::new("/")));
+        findings.extend(devices::findings(Path::new("/")));
         findings
     } else {
         vec![
@@ -39,6 +39,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
             host::allow_other(),
             host::read_size(),
             host::open_files(),
+            host::service(Path::new("/")),
             cache_folder::direct_io(&cache_dir),
             cache_folder::disk(&cache_dir, keep_free),
         ]

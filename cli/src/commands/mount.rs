@@ -1,11 +1,13 @@
 //! `larder mount`: resolves the dataset in the foreground, where the progress is visible, then asks the daemon that
-//! owns the cache to serve it. If no daemon runs, the command starts one, which ends with its last mount.
+//! owns the cache to serve it: the service, where one runs. If no daemon runs, the command starts one, which ends with
+//! its last mount.
 
 mod announcement;
 mod foreground;
 mod preflight;
 mod request;
 mod result;
+mod service;
 
 use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,11 +20,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use larder_cachenode::Home;
 use larder_cachenode::process::doubt_cache_size;
+use larder_daemon_api::socket::SERVICE_RUN_DIR;
+use larder_daemon_api::v1;
+use tokio::runtime::Runtime;
 
-use crate::args::MountArgs;
+use crate::args::{MountArgs, ORIGIN_DIR};
 use crate::{daemon, output, source};
 use announcement::Announcement;
-use request::{cache_dir, mirror_variables, origin_variables, request, serving_args};
+use request::{cache_dir, credentials, request, serving_args};
 pub(crate) use request::{default_cache_dir, run_dir};
 
 /// How long the command retries while the process that owns the cache does not answer.
@@ -36,23 +41,20 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     preflight::check(args)?;
     let runtime = source::runtime()?;
     let dataset = source::resolve(&args.src, &args.origin, args.refresh, &runtime)?;
+    if let Some(run_dir) = runtime.block_on(service::serving(args, SERVICE_RUN_DIR.as_ref()))? {
+        mount_by_service(args, &dataset.path, &run_dir, &runtime)?;
+        result::tell(args, &dataset)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let cache_dir = cache_dir(args)?;
     if let Some(doubt) = args.cache_size.and_then(|bytes| doubt_cache_size(bytes, std::slice::from_ref(&cache_dir))) {
         output::note(format_args!("warning: {doubt}"));
     }
     let run_dir = run_dir(&cache_dir)?;
-    let mut credentials = origin_variables(&args.origin)?;
-    credentials.variables.extend(mirror_variables(args)?);
-    let request = request(args, &dataset.path, Some(credentials))?;
+    let request = request(args, &dataset.path, Some(credentials(args)?))?;
     let started = Instant::now();
     loop {
-        let asked = runtime.block_on(async {
-            match daemon::of(&run_dir).await? {
-                Some(mut daemon) => daemon.mount(request.clone()).await,
-                None => Ok(None),
-            }
-        })?;
-        if asked.is_some() {
+        if ask(&run_dir, &request, &runtime)? {
             warn_of_limits(args);
             break;
         }
@@ -65,6 +67,38 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     }
     result::tell(args, &dataset)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has the daemon with its sockets in `run_dir` mount. False if no daemon is there.
+fn ask(run_dir: &Path, request: &v1::MountRequest, runtime: &Runtime) -> anyhow::Result<bool> {
+    let asked = runtime.block_on(async {
+        match daemon::of(run_dir).await? {
+            Some(mut daemon) => daemon.mount(request.clone()).await,
+            None => Ok(None),
+        }
+    })?;
+    Ok(asked.is_some())
+}
+
+/// Has the service mount, which may be restarting.
+fn mount_by_service(args: &MountArgs, manifest: &Path, run_dir: &Path, runtime: &Runtime) -> anyhow::Result<()> {
+    // The service reads its own folder of credentials, and follows the changes of it.
+    let is_of_service = args.origin.origin_credentials_dir.as_deref() == Some(Path::new(ORIGIN_DIR))
+        && args.mirror.iter().all(|mirror| mirror.credentials_dir.is_none());
+    let credentials = if is_of_service { None } else { Some(credentials(args)?) };
+    let request = request(args, manifest, credentials)?;
+    let started = Instant::now();
+    while !ask(run_dir, &request, runtime)? {
+        if started.elapsed() >= service::TIMEOUT {
+            bail!(
+                "larderd.service does not answer: `systemctl status larderd` says why; with --cache-dir DIR the mount \
+                 gets a process of its own"
+            );
+        }
+        std::thread::sleep(service::PAUSE);
+    }
+    warn_of_limits(args);
+    Ok(())
 }
 
 /// Says that the limits are those of the process that serves already.

@@ -65,6 +65,7 @@ impl Rig {
             file_roots: vec![],
             admin_address: None,
             prepare_wait: Duration::from_secs(1),
+            startup_taint: false,
         }
     }
 

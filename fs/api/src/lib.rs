@@ -1,6 +1,7 @@
 //! Code that `larderd`, the node daemon, shares with its clients.
 //!
 //! - [`v1`]: its gRPC service, generated from `proto/`; `tests/regenerate.rs` fails if the checked-in code differs.
+//! - [`fuse_mount`]: FUSE mounts whose connection another process can serve.
 //! - [`handover`]: the socket over which processes hand over FUSE connections.
 //! - [`socket`]: the names of both sockets, and functions to connect to them.
 //! - [`convert`]: conversion of a request's dataset to a [`larder_dataset::DatasetSpec`] and back.
@@ -12,7 +13,9 @@
 
 pub mod convert;
 mod credentials;
+pub mod fuse_mount;
 pub mod handover;
+mod kept_mount;
 pub mod mountinfo;
 mod peer_uid;
 pub mod socket;

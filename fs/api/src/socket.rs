@@ -17,6 +17,9 @@ pub const HANDOVER_SOCKET: &str = "handover.sock";
 /// The name of the keeper's own socket in the run folder, over which the daemon lends files to the kernel.
 pub const LENDER_SOCKET: &str = "lender.sock";
 
+/// The folder of the sockets of `larderd.service`. It is not that of a cluster's larderd, which mounts nothing.
+pub const SERVICE_RUN_DIR: &str = "/run/larderd";
+
 /// The open folder of a socket. A socket address holds at most 107 bytes of path; a path through the folder's
 /// descriptor is short enough.
 #[derive(Debug)]

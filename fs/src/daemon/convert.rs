@@ -1,5 +1,6 @@
 //! Converts between datasets on the wire and the node's requests.
 
+use std::path::Path;
 use std::time::Duration;
 
 use larder_cachenode::node::caches::Cached;
@@ -7,6 +8,8 @@ use larder_cachenode::{Credentials, DatasetRequest, MirrorRequest, OriginLimits,
 use larder_daemon_api::convert::InvalidDataset;
 use larder_daemon_api::v1;
 use larder_dataset::DatasetSpec;
+
+use crate::mount::MountConfig;
 
 /// Converts a dataset from the wire. Zero and empty values mean that a field was omitted.
 pub(super) fn request(dataset: &v1::Dataset) -> Result<DatasetRequest, InvalidDataset> {
@@ -91,6 +94,25 @@ pub fn cache_info(Cached { info, is_pinned }: &Cached) -> v1::Cache {
         pinned: *is_pinned,
         last_use_unix_s: info.last_use_unix_s,
     }
+}
+
+/// A mount of our own, as the next process of the service needs it.
+pub(super) fn kept_mount(
+    id: String,
+    init: Vec<u8>,
+    request: &DatasetRequest,
+    config: &MountConfig,
+    path: &Path,
+) -> v1::KeptMount {
+    let request = v1::MountRequest {
+        dataset: Some(dataset(request)),
+        dir: path.display().to_string(),
+        allow_other: config.allow_other,
+        threads: u32::try_from(config.threads).unwrap_or(u32::MAX),
+        read_ahead_bytes: config.read_ahead_bytes,
+        verify_always: config.verify_always,
+    };
+    v1::KeptMount { mount: id, init, request: Some(request) }
 }
 
 #[cfg(test)]

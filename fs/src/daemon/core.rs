@@ -1,7 +1,7 @@
 //! The daemon: a node with mounts.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, info, trace_span, warn};
 
 use super::convert;
+use super::descriptor_store::{DescriptorStore, LeftMount};
 use super::error::DaemonError;
 use super::mounts::{Connection, Mount, Mounts};
 use super::offers::{Offer, Offers};
@@ -29,7 +30,8 @@ use crate::mount::{MountConfig, unmount};
 use crate::passthrough::Lender;
 use crate::pool::Pool;
 
-/// How long a stop waits for mounts that are being made, and for reads from handed-over connections.
+/// How long a stop waits for mounts that are being made, and for reads from connections that outlive this process. So
+/// long a mount waits for its predecessor at the same folder, too.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause before a failed connection is retried. It doubles up to [`PAUSE_MAX`].
@@ -60,6 +62,9 @@ pub struct DaemonConfig {
     /// Verify each read of a mount whose connection was handed over, instead of letting the kernel read by itself what
     /// was verified once.
     pub verify_always: bool,
+    /// The descriptor store of the service, which keeps the daemon's own mounts over restarts. Without one, they end
+    /// with the process.
+    pub store: Option<Arc<DescriptorStore>>,
     /// Stop after the last mount has ended.
     pub stop_when_idle: bool,
 }
@@ -74,6 +79,7 @@ pub struct Daemon {
     pub(super) admin: Option<AdminAddress>,
     threads: usize,
     verify_always: bool,
+    pub(super) store: Option<Arc<DescriptorStore>>,
     pub(super) stop_when_idle: bool,
     pub(super) started: Instant,
     /// The number of connected keepers. A newer keeper replaces an older one.
@@ -86,11 +92,11 @@ impl Daemon {
     /// Opens the cache for mounts that the threads of `pool` serve. Waits up to 5 s for another process that is closing
     /// the cache. Blocks; must be called within a runtime.
     pub fn open(config: DaemonConfig, pool: Arc<Pool>) -> Result<Arc<Self>, StoreError> {
-        let DaemonConfig { node, run_dirs, admin, threads, verify_always, stop_when_idle } = config;
+        let DaemonConfig { node, run_dirs, admin, threads, verify_always, store, stop_when_idle } = config;
         let socket = run_dirs.first().map(|dir| dir.join(GRPC_SOCKET));
         let node = Node::open(NodeConfig { socket, ..node })?;
         node.set_threads(pool.most_of_one(threads));
-        let (mounts, owner) = Mounts::new(Arc::clone(&node), pool, stop_when_idle);
+        let (mounts, owner) = Mounts::new(Arc::clone(&node), pool, store.clone(), stop_when_idle);
         node.runtime().spawn(owner.run());
         Ok(Arc::new(Self {
             node,
@@ -100,6 +106,7 @@ impl Daemon {
             admin,
             threads,
             verify_always,
+            store,
             stop_when_idle,
             started: Instant::now(),
             keepers: watch::Sender::new(0),
@@ -117,17 +124,33 @@ impl Daemon {
         self.node.stopping()
     }
 
-    /// Stops the daemon. Ends its own mounts and waits until readers have closed their open files. Leaves handed-over
-    /// connections to the keeper, after their reads in flight are answered. Closes the cache. Waits 5 s for mounts that
-    /// are still being made and for reads; the next daemon answers the requests that remain.
+    /// Stops the daemon. Ends its own mounts and waits until readers have closed their open files, unless a restart of
+    /// the service leaves them in its descriptor store. Leaves handed-over connections to the keeper. The reads in
+    /// flight of mounts that stay are answered first. Closes the cache. Waits 5 s for mounts that are still being made
+    /// and for reads; the next daemon answers the requests that remain.
     pub async fn stop(&self) -> anyhow::Result<()> {
         self.stopping().cancel();
-        let _ = tokio::join!(self.end_mounts(), tokio::time::timeout(STOP_TIMEOUT, self.answer_reads()));
+        let end_mounts = async {
+            if self.leaves_its_mounts().await {
+                info!("the next process of the service serves its mounts");
+            } else {
+                self.end_mounts().await;
+            }
+        };
+        let _ = tokio::join!(end_mounts, tokio::time::timeout(STOP_TIMEOUT, self.answer_reads()));
         self.node.close().await?;
         Ok(())
     }
 
-    /// Waits until the reads from handed-over connections have been answered.
+    /// True if a later process gets the daemon's own mounts from the descriptor store.
+    async fn leaves_its_mounts(&self) -> bool {
+        let Some(store) = self.store.clone() else { return false };
+        let asked = tokio::task::spawn_blocking(move || store.is_stopped_for_good());
+        // Readers that would go on are worse off with a mount that ends than with one that stays.
+        !matches!(tokio::time::timeout(STOP_TIMEOUT, asked).await, Ok(Ok(true)))
+    }
+
+    /// Waits until the reads from connections that outlive this process have been answered.
     async fn answer_reads(&self) {
         for requests in self.mounts.now().mounts.iter().filter_map(|mount| mount.requests.as_ref()) {
             requests.answered().await;
@@ -136,6 +159,12 @@ impl Daemon {
 
     async fn end_mounts(&self) {
         let deadline = tokio::time::Instant::now() + STOP_TIMEOUT;
+        for own in self.offers.now().iter().filter_map(|offer| offer.connection.own.as_ref()) {
+            info!(dir = %own.dir.display(), "stopping");
+            if let Err(error) = unmount(&own.dir, true) {
+                warn!(%error, "cannot unmount");
+            }
+        }
         let mut states = self.mounts.watch();
         let mut detached = HashSet::new();
         loop {
@@ -169,6 +198,9 @@ impl Daemon {
         let wanted = convert::request(&request.dataset.unwrap_or_default())?;
         let found = self.node.find(&wanted).await?;
         let mut config = MountConfig::new(PathBuf::from(&request.dir));
+        if self.has_mounted(&found.id, &config.mountpoint).await {
+            return prepared(&found, true);
+        }
         config.allow_other |= request.allow_other;
         config.ownership = wanted.spec.ownership;
         config.verify_always = request.verify_always;
@@ -179,6 +211,18 @@ impl Daemon {
         let prepared = prepared(&found, true)?;
         self.mounts.mount(found, wanted, config).await?;
         Ok(prepared)
+    }
+
+    /// True if this service has mounted the dataset at `dir` already: a caller that got no answer from a process that was
+    /// killed asks again. Waits for a mount that is not served yet, for 5 s at most.
+    async fn has_mounted(&self, id: &str, dir: &Path) -> bool {
+        let is_it = |mount: &Arc<Mount>| mount.own.is_some() && mount.id == id && mount.dir.as_deref() == Some(dir);
+        let is_at = |offer: &Arc<Offer>| offer.connection.own.as_ref().is_some_and(|own| own.dir == dir);
+        if self.offers.now().iter().any(|offer| offer.mount == id && is_at(offer)) {
+            let served = self.mounts.wait_until(|state| state.mounts.iter().any(is_it));
+            let _ = tokio::time::timeout(STOP_TIMEOUT, served).await;
+        }
+        self.mounts.now().mounts.iter().any(is_it)
     }
 
     /// Finds a dataset for a caller that will hand over its connection.
@@ -302,8 +346,41 @@ impl Daemon {
         let memory = descriptors.memory.map_or_else(request_memory, Ok);
         let memory = memory.map_err(|source| DaemonError::Connection { source })?;
         let lender = if self.verify_always { None } else { Lender::find(&self.run_dirs, &offered.mount) };
-        let connection = Connection { fd: descriptors.fuse, memory, init: offered.init, lender };
+        let connection = Connection { fd: descriptors.fuse, memory, init: offered.init, lender, own: None };
         Ok(self.offers.add(offered.mount, connection, request))
+    }
+
+    /// Serves the mounts that an earlier process of the service left, as soon as they can be served. A mount that was
+    /// unmounted meanwhile is forgotten.
+    pub fn resume(self: &Arc<Self>, left: Vec<LeftMount>) {
+        for LeftMount { own, fuse, memory, mount } in left {
+            let dataset = mount.request.unwrap_or_default().dataset.unwrap_or_default();
+            if !is_alive(&fuse) {
+                own.forget();
+                continue;
+            }
+            let request = match convert::request(&dataset) {
+                Ok(request) => request,
+                Err(error) => {
+                    warn!(dir = %own.dir.display(), error = %Chain(&error), "a mount of an earlier larderd ends here");
+                    let _ = unmount(&own.dir, true);
+                    own.forget();
+                    continue;
+                }
+            };
+            let lender = Lender::of_own(own.verify_always);
+            let connection = Connection { fd: fuse, memory, init: mount.init, lender, own: Some(own) };
+            let offer = self.offers.add(mount.mount, connection, request);
+            self.node.runtime().spawn(Arc::clone(self).resume_one(offer));
+        }
+    }
+
+    async fn resume_one(self: Arc<Self>, offer: Arc<Offer>) {
+        let Some(outcome) = offer.gone.run_until_cancelled(self.try_offer(&offer)).await else { return };
+        if let Err(error) = outcome {
+            warn!(mount = offer.mount, error = %Chain(&error), "a mount of an earlier larderd cannot be served yet");
+            self.keep_trying(offer).await;
+        }
     }
 
     /// Serves a connection that was taken. If that fails, the connection is refused, unless the keeper holds it; then
@@ -329,10 +406,13 @@ impl Daemon {
             }
             if !is_alive(&offer.connection.fd) {
                 self.offers.give_up(&offer);
+                if let Some(own) = offer.connection.own.clone() {
+                    tokio::task::spawn_blocking(move || own.forget());
+                }
             }
             match offer.gone.run_until_cancelled(self.try_offer(&offer)).await {
                 None => return debug!(mount = offer.mount, "a mount ended before it could be served"),
-                Some(Ok(())) => return info!(mount = offer.mount, "a mount that pods use is served again"),
+                Some(Ok(())) => return info!(mount = offer.mount, "a mount that has readers is served again"),
                 Some(Err(error)) => debug!(mount = offer.mount, error = %Chain(&error), "a mount cannot be served yet"),
             }
             pause = (pause * 2).min(PAUSE_MAX);
@@ -345,7 +425,8 @@ impl Daemon {
         // only for the disk.
         let found = self.node.find_again(&offer.mount, &request).await?;
         let ownership = request.spec.ownership;
-        let config = ServeConfig { threads: self.threads, max_background: BACKGROUND_MOST, ownership };
+        let threads = offer.connection.own.as_ref().map_or(self.threads, |own| own.threads);
+        let config = ServeConfig { threads, max_background: BACKGROUND_MOST, ownership };
         self.mounts.offer(found, request.clone(), Arc::clone(&offer.connection), config).await?;
         let mut used = request;
         while !self.offers.remove_served(offer, &used) {

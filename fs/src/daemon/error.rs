@@ -38,6 +38,12 @@ pub enum DaemonError {
         /// The failed system call's error.
         source: io::Error,
     },
+    /// The descriptor store of the service cannot keep a mount.
+    #[error("keep the mount over restarts of the service")]
+    Keep {
+        /// The reason.
+        source: io::Error,
+    },
     /// The daemon is shutting down.
     #[error("larderd is stopping")]
     Stopping,
@@ -62,6 +68,7 @@ impl DaemonError {
                 MountError::Refused { .. } | MountError::Unmount { .. } => Code::FailedPrecondition,
             },
             Self::NoMount { .. } => Code::NotFound,
+            Self::Keep { .. } => Code::FailedPrecondition,
             Self::Stopping => Code::Unavailable,
             Self::Connection { .. } | Self::Panic(_) => Code::Internal,
         }

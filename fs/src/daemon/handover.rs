@@ -198,7 +198,8 @@ fn return_held(daemon: &Daemon, socket: &Socket) -> std::io::Result<()> {
     // unmounted while its files were in use may still be served beside its successor, and the keeper uses the first
     // mount of each name.
     let (offers, mounts) = (daemon.offers.now(), daemon.mounts.now().mounts);
-    let offered = offers.iter().rev().map(|offer| (&offer.mount, offer.request(), &offer.connection));
+    let of_keeper = offers.iter().rev().filter(|offer| offer.connection.own.is_none());
+    let offered = of_keeper.map(|offer| (&offer.mount, offer.request(), &offer.connection));
     let served =
         mounts.iter().rev().filter_map(|mount| Some((&mount.id, mount.request.clone(), mount.connection.as_ref()?)));
     let mut count = 0;

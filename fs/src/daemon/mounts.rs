@@ -19,17 +19,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use larder_cachenode::DatasetSummary;
+use larder_cachenode::dataset::Dataset;
 use larder_cachenode::node::{Found, Node, OpenDataset, User};
 use larder_cachenode::request::DatasetRequest;
+use larder_daemon_api::v1;
 use larder_telemetry::Heartbeat;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{self, JoinSet};
 use tracing::{info, warn};
 
+use super::convert;
+use super::descriptor_store::{DescriptorStore, OwnMount};
 use super::error::DaemonError;
 use crate::connection::{ServeConfig, serve_lending};
 use crate::limits;
-use crate::mount::{MountConfig, mount};
+use crate::mount::{MountConfig, mount, mount_unserved, raise_read_ahead, unmount};
 use crate::passthrough::Lender;
 use crate::pool::Pool;
 use crate::requests::Requests;
@@ -53,13 +57,15 @@ pub(super) struct Mount {
     pub(super) request: DatasetRequest,
     /// The connection to return to the keeper. None for a mount of our own.
     pub(super) connection: Option<Arc<Connection>>,
-    /// The requests that this daemon has taken from the kernel and not answered. None for a mount of our own.
+    /// The requests that this daemon has taken from the kernel and not answered. None for a mount that ends with it.
     pub(super) requests: Option<Arc<Requests>>,
     /// The folder of a mount of our own. None for a connection.
     pub(super) dir: Option<PathBuf>,
+    /// A mount of our own that the descriptor store keeps.
+    pub(super) own: Option<OwnMount>,
 }
 
-/// A connection of which the keeper holds duplicates.
+/// A connection of which the keeper or the descriptor store holds duplicates.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) fd: OwnedFd,
@@ -68,6 +74,8 @@ pub(super) struct Connection {
     pub(super) init: Vec<u8>,
     /// The keeper, which lets the kernel read cached files by itself.
     pub(super) lender: Option<Lender>,
+    /// The mount of our own that it belongs to; None if the keeper made the mount.
+    pub(super) own: Option<OwnMount>,
 }
 
 /// The state that the handles can read.
@@ -109,7 +117,7 @@ struct Job {
 enum Target {
     /// At a folder, through a mount of our own.
     Folder(MountConfig),
-    /// Over a connection whose mount the keeper made.
+    /// Over a connection whose mount is there already.
     Connection(Arc<Connection>, ServeConfig),
 }
 
@@ -153,7 +161,13 @@ pub(super) struct Mounts {
 
 impl Mounts {
     /// Creates the handle and the task. The handle works only while the task runs.
-    pub(super) fn new(node: Arc<Node>, pool: Arc<Pool>, stop_when_idle: bool) -> (Self, Owner) {
+    /// The mounts that it makes are kept in `store`, if there is one.
+    pub(super) fn new(
+        node: Arc<Node>,
+        pool: Arc<Pool>,
+        store: Option<Arc<DescriptorStore>>,
+        stop_when_idle: bool,
+    ) -> (Self, Owner) {
         let (events, received) = mpsc::channel(EVENTS_WAITING);
         let (publish, state) = watch::channel(State::default());
         let heartbeat = Heartbeat::default();
@@ -161,6 +175,7 @@ impl Mounts {
         let owner = Owner {
             node,
             pool,
+            store,
             stop_when_idle,
             received,
             ended,
@@ -234,6 +249,7 @@ pub(super) struct Owner {
     node: Arc<Node>,
     /// The threads that serve all mounts.
     pool: Arc<Pool>,
+    store: Option<Arc<DescriptorStore>>,
     stop_when_idle: bool,
     received: mpsc::Receiver<Event>,
     /// For the tasks that wait for sessions to end. Weak, so that the task ends with the last handle.
@@ -309,10 +325,10 @@ impl Owner {
         let Some(events) = self.ended.upgrade() else { return };
         let number = self.next;
         self.next += 1;
-        let (node, pool, wanted) = (Arc::clone(&self.node), Arc::clone(&self.pool), request.clone());
-        let makes_mount = target.makes_mount();
+        let (node, pool, store) = (Arc::clone(&self.node), Arc::clone(&self.pool), self.store.clone());
+        let (wanted, makes_mount) = (request.clone(), target.makes_mount());
         let sessions = Sessions { number, events };
-        let job = async move { make(&node, pool, found, &wanted, target, sessions).await };
+        let job = async move { make(&node, pool, store, found, wanted, target, sessions).await };
         let task = self.tasks.spawn_on(job, self.node.runtime()).id();
         self.running.push(Running { number, request, reply, task, makes_mount, ended: None });
     }
@@ -331,8 +347,10 @@ impl Owner {
         let Running { number, request, reply, ended, .. } = self.running.remove(at);
         let served = done.map(|Done { open, connection, dir }| {
             let (connection, requests) = connection.unzip();
+            let own = connection.as_ref().and_then(|connection| connection.own.clone());
+            let connection = connection.filter(|connection| connection.own.is_none());
             let (id, summary) = (open.id().to_owned(), open.summary());
-            let mount = Arc::new(Mount { number, id, summary, request, connection, requests, dir });
+            let mount = Arc::new(Mount { number, id, summary, request, connection, requests, dir, own });
             if mount.connection.is_some() {
                 info!(mount = mount.id, "connection taken");
                 self.state.connections_taken += 1;
@@ -371,6 +389,10 @@ impl Owner {
             warn!(mount = mount.id, %error, "the mount's session failed");
         }
         info!(mount = mount.id, dir = ?mount.dir, "unmounted");
+        if let Some(own) = mount.own.clone() {
+            // systemd may take its time.
+            self.node.runtime().spawn_blocking(move || own.forget());
+        }
         // This closes the mount's dataset, unless another mount serves it. The dataset drains before any caller can see
         // that the mount has ended.
         self.open.remove(&number);
@@ -398,19 +420,28 @@ impl Sessions {
 async fn make(
     node: &Arc<Node>,
     pool: Arc<Pool>,
+    store: Option<Arc<DescriptorStore>>,
     found: Found,
-    request: &DatasetRequest,
+    request: DatasetRequest,
     target: Target,
     sessions: Sessions,
 ) -> Result<Done, DaemonError> {
-    let user = match target {
-        Target::Folder(_) => User::Mount,
-        Target::Connection(..) => User::Connection,
+    let open = match &target {
+        Target::Connection(..) => node.open_dataset(found, &request, User::Connection).await?,
+        Target::Folder(_) => {
+            // It has what it asks for, or is refused.
+            let open = node.open_dataset(found.clone(), &request, User::Mount).await?;
+            match &store {
+                None => open,
+                // Its readers outlive this process. After a restart they get what there is, and nobody takes their
+                // room.
+                Some(_) => node.open_dataset(found, &request, User::Connection).await?,
+            }
+        }
     };
-    let open = node.open_dataset(found, request, user).await?;
-    let (dataset, node) = (Arc::clone(open.dataset()), Arc::clone(node));
-    let start = move || match target {
-        Target::Folder(config) => {
+    let (id, dataset, node) = (open.id().to_owned(), Arc::clone(open.dataset()), Arc::clone(node));
+    let start = move || match (target, store) {
+        (Target::Folder(config), None) => {
             let mounted = mount(&pool, dataset, &config)?;
             if node.stopping().is_cancelled() {
                 // Dropping the mount unmounts it. The stopping daemon may already have collected the mounts to end.
@@ -420,17 +451,71 @@ async fn make(
             sessions.watch(&node, mounted.ended());
             Ok((None, Some(dir)))
         }
-        Target::Connection(connection, config) => {
-            let fd = connection.fd.try_clone().map_err(limits::named);
-            let (init, memory, lender) = (&connection.init, connection.memory.as_fd(), connection.lender.clone());
-            let serving = fd
-                .and_then(|fd| serve_lending(&pool, dataset, fd, init, memory, config, lender))
-                .map_err(|source| DaemonError::Connection { source })?;
-            let requests = Arc::clone(serving.requests());
-            sessions.watch(&node, serving.ended());
-            Ok((Some((connection, requests)), None))
+        (Target::Folder(config), Some(store)) => {
+            let name = dataset.stats().dataset.name;
+            let (path, fuse, init) = mount_unserved(&config, &name)?;
+            let kept = keep(&store, &node, fuse, convert::kept_mount(id, init, &request, &config, &path));
+            let served = kept.and_then(|connection| {
+                let (threads, ownership) = (config.threads, config.ownership);
+                let serve = ServeConfig { threads, max_background: config.max_background, ownership };
+                let requests = start_serving(&pool, &node, dataset, &connection, serve, sessions)
+                    .inspect_err(|_| connection.own.iter().for_each(OwnMount::forget))?;
+                Ok((connection, requests))
+            });
+            match served {
+                Ok(served) => {
+                    raise_read_ahead(&path, config.read_ahead_bytes);
+                    info!(path = %path.display(), "mounted");
+                    Ok((Some(served), Some(path)))
+                }
+                Err(error) => {
+                    if let Err(error) = unmount(&path, true) {
+                        warn!(%error, "cannot unmount what cannot be served");
+                    }
+                    Err(error)
+                }
+            }
+        }
+        (Target::Connection(connection, config), _) => {
+            let requests = start_serving(&pool, &node, dataset, &connection, config, sessions)?;
+            let dir = connection.own.as_ref().map(|own| own.dir.clone());
+            Ok((Some((connection, requests)), dir))
         }
     };
     let (connection, dir) = tokio::task::spawn_blocking(start).await??;
     Ok(Done { open, connection, dir })
+}
+
+/// Puts a mount of our own into the store. Errors: the store cannot take it, or the daemon is stopping.
+fn keep(
+    store: &Arc<DescriptorStore>,
+    node: &Node,
+    fuse: OwnedFd,
+    mount: v1::KeptMount,
+) -> Result<Arc<Connection>, DaemonError> {
+    if node.stopping().is_cancelled() {
+        return Err(DaemonError::Stopping);
+    }
+    let (own, memory) = store.keep(&fuse, &mount).map_err(|source| DaemonError::Keep { source })?;
+    let lender = Lender::of_own(own.verify_always);
+    Ok(Arc::new(Connection { fd: fuse, memory, init: mount.init, lender, own: Some(own) }))
+}
+
+/// Serves a connection, and has the end of its session reported.
+fn start_serving(
+    pool: &Arc<Pool>,
+    node: &Node,
+    dataset: Arc<Dataset>,
+    connection: &Connection,
+    config: ServeConfig,
+    sessions: Sessions,
+) -> Result<Arc<Requests>, DaemonError> {
+    let fd = connection.fd.try_clone().map_err(limits::named);
+    let (init, memory, lender) = (&connection.init, connection.memory.as_fd(), connection.lender.clone());
+    let serving = fd
+        .and_then(|fd| serve_lending(pool, dataset, fd, init, memory, config, lender))
+        .map_err(|source| DaemonError::Connection { source })?;
+    let requests = Arc::clone(serving.requests());
+    sessions.watch(node, serving.ended());
+    Ok(requests)
 }

@@ -1,4 +1,5 @@
-//! Connections that the keeper has handed over and that are not served yet.
+//! Connections that the keeper has handed over, or an earlier process of the service has left, and that are not served
+//! yet.
 //!
 //! Its parts: an [`Offer`] is such a connection; [`Offers`] is the table of all offers, with the names of the mounts
 //! that the keeper holds. Each offer is tried independently: an offer whose manifest is lost and whose origin is down
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::mounts::Connection;
 
-/// A connection that was handed over and is not served yet.
+/// A connection that this process has and does not serve yet.
 #[derive(Debug)]
 pub(super) struct Offer {
     /// The dataset's name on this node.
@@ -110,7 +111,8 @@ impl Offers {
         let mut table = self.lock();
         // Called under the lock, while no offer can leave the table: an offer that has left it is served.
         let served = served();
-        table.give_up(|offer| !mounts.contains(&offer.mount));
+        // A mount of our own is none of the keeper's.
+        table.give_up(|offer| offer.connection.own.is_none() && !mounts.contains(&offer.mount));
         let known = |mount: &&String| served.contains(*mount) || table.offers.iter().any(|it| it.mount == **mount);
         table.untried = mounts.iter().filter(|mount| !known(mount)).cloned().collect();
         table.kept = Some(mounts);

@@ -34,6 +34,9 @@ const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Serves gRPC at `socket` until the daemon stops.
 pub(super) async fn serve(daemon: Arc<Daemon>, socket: PathBuf) -> anyhow::Result<()> {
     let listener = listen(&socket).with_context(|| format!("listen at {} (--run-dir)", socket.display()))?;
+    if let Some(store) = daemon.store.clone() {
+        tokio::task::spawn_blocking(move || store.ready()).await?;
+    }
     let stopping = daemon.stopping().clone();
     let service = v1::daemon_server::DaemonServer::with_interceptor(Service(daemon), same_user);
     tonic::transport::Server::builder()

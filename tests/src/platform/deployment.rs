@@ -28,6 +28,8 @@ pub(super) enum Deployment {
     Sharing,
     /// With the components `datasets` and `jobs`.
     Datasets,
+    /// With the chart `larder` and the startup taint.
+    Chart,
 }
 
 impl Deployment {
@@ -57,6 +59,7 @@ impl Deployment {
                 let without = r#"{"spec":{"jobsWithoutQueue":true}}"#;
                 cluster.kubectl_ok(&["patch", "lardersettings", "larder", "--type=merge", "-p", without]);
             }
+            Self::Chart => helm_upgrade(cluster, &[]),
         }
         std::fs::write(note, name).unwrap();
     }
@@ -87,6 +90,30 @@ patches:
     );
     std::fs::write(ours.join("kustomization.yaml"), text).unwrap();
     cluster.kubectl_ok(&["apply", "-k", ours.to_str().unwrap()]);
+}
+
+/// Runs helm in a cluster, which must succeed.
+fn helm(cluster: &Cluster, args: &[&str]) {
+    let script = repository().join("tests/cluster/helm.sh");
+    let done = cluster.exec(&[&[script.to_str().unwrap()], args].concat());
+    assert!(done.status.success(), "helm {args:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Installs the chart `larder`, or upgrades it to these settings beside those of all tests.
+pub(super) fn helm_upgrade(cluster: &Cluster, settings: &[&str]) {
+    let chart = deploy().join("charts/larder");
+    let mut args = vec!["upgrade", "--install", "larder", chart.to_str().unwrap()];
+    args.extend(["--namespace", "larder-system", "--create-namespace"]);
+    // A test may run on a disk that is almost full, and on two CPUs.
+    let always = ["cache.keepFree=0%", "larderd.resources.requests.cpu=250m", "startupTaint.enabled=true"];
+    args.extend(always.iter().chain(settings).flat_map(|&setting| ["--set", setting]));
+    helm(cluster, &args);
+}
+
+/// Removes what the chart has installed. The next test deploys Larder anew.
+pub(super) fn helm_uninstall(cluster: &Cluster) {
+    helm(cluster, &["uninstall", "larder", "--namespace", "larder-system", "--wait"]);
+    std::fs::remove_file(cluster.note("deployed")).unwrap();
 }
 
 fn make_certificates(cluster: &Cluster) {

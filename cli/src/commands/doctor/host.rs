@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use larder_daemon_api::socket::SERVICE_RUN_DIR;
+
 use super::finding::{Finding, Verdict};
 use super::release::version;
 
@@ -46,6 +48,18 @@ fn fuse_finding(opened: std::io::Result<()>) -> Finding {
         Err(error) => (Verdict::Fail, format!("/dev/fuse: {error}")),
     };
     Finding { what: "fuse", verdict, found, remedy }
+}
+
+/// How long mounts of this user last on the machine with this root.
+pub(super) fn service(root: &Path) -> Finding {
+    let there = |path: &str| root.join(path.trim_start_matches('/')).exists();
+    let found = match (there("/run/systemd/system"), there(SERVICE_RUN_DIR), is_root()) {
+        (_, true, true) => "larderd.service runs: mounts outlive its process, until it is stopped",
+        (_, true, false) => "larderd.service runs for root alone: this user's mounts end with their process",
+        (true, false, _) => "larderd.service does not run: mounts end with their process (systemctl start larderd)",
+        (false, false, _) => "no systemd: mounts end with their process, and are made again after a boot by hand",
+    };
+    Finding::ok("service", found.to_owned())
 }
 
 fn is_root() -> bool {
@@ -116,6 +130,17 @@ mod tests {
         let remedy = |kind: std::io::ErrorKind| fuse_finding(Err(kind.into())).remedy;
         assert!(remedy(PermissionDenied).contains("chmod") && !remedy(PermissionDenied).contains("modprobe"));
         assert!(remedy(NotFound).contains("modprobe"));
+    }
+
+    #[test]
+    fn the_service_is_found_where_it_runs() {
+        let root = tempfile::tempdir().unwrap();
+        let found = || service(root.path()).found;
+        assert!(found().starts_with("no systemd"), "{}", found());
+        std::fs::create_dir_all(root.path().join("run/systemd/system")).unwrap();
+        assert!(found().contains("systemctl start larderd"), "{}", found());
+        std::fs::create_dir(root.path().join("run/larderd")).unwrap();
+        assert!(found().starts_with("larderd.service runs"), "{}", found());
     }
 
     #[test]

@@ -106,6 +106,7 @@ fn start(args: &MountArgs, runtime: &Runtime) -> anyhow::Result<(Arc<Daemon>, Re
         admin: None,
         threads,
         verify_always: args.verify == Verify::Always,
+        store: None,
         stop_when_idle: true,
     };
     let pool = Pool::for_many_mounts(threads).context("start the threads that serve mounts (--threads)")?;

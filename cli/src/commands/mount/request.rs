@@ -117,8 +117,16 @@ pub(super) fn mirror_variables(args: &MountArgs) -> anyhow::Result<Vec<(String, 
     Ok(variables)
 }
 
+/// The variables that give access to the dataset's origin and to its mirrors. Errors: those that are files cannot be
+/// read.
+pub(super) fn credentials(args: &MountArgs) -> anyhow::Result<v1::Credentials> {
+    let mut credentials = origin_variables(&args.origin)?;
+    credentials.variables.extend(mirror_variables(args)?);
+    Ok(credentials)
+}
+
 /// The variables that give access to origins. Errors: those that are files cannot be read.
-pub(super) fn origin_variables(origin: &OriginArgs) -> anyhow::Result<v1::Credentials> {
+fn origin_variables(origin: &OriginArgs) -> anyhow::Result<v1::Credentials> {
     // HOME is included because the profile files of the clouds' SDKs are in the home folder.
     let wanted = |name: &str| name == "HOME" || is_of_origins(name);
     let env = origin.env()?;

@@ -202,6 +202,19 @@ pub struct MountRequest {
     #[prost(bool, tag = "6")]
     pub verify_always: bool,
 }
+/// A mount of larderd's own as the descriptor store of its service keeps it, beside the connection and its memory.
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct KeptMount {
+    /// The dataset's name on the node.
+    #[prost(string, tag = "1")]
+    pub mount: ::prost::alloc::string::String,
+    /// The kernel's INIT request.
+    #[prost(bytes = "vec", tag = "2")]
+    pub init: ::prost::alloc::vec::Vec<u8>,
+    #[prost(message, optional, tag = "3")]
+    pub request: ::core::option::Option<MountRequest>,
+}
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MountResponse {

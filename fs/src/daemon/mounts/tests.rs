@@ -36,7 +36,7 @@ async fn a_session_that_ends_before_its_mount_is_shown_leaves_nothing_behind() {
     let node = node(folder.path());
     let request = DatasetRequest::from(DatasetSpec::new(format!("file://{}", path("data").display())));
     let open = node.open_dataset(node.find(&request).await.unwrap(), &request, User::Mount).await.unwrap();
-    let (mounts, mut owner) = Mounts::new(Arc::clone(&node), Pool::start(1).unwrap(), false);
+    let (mounts, mut owner) = Mounts::new(Arc::clone(&node), Pool::start(1).unwrap(), None, false);
     let (reply, served) = oneshot::channel();
     let task = owner.tasks.spawn(std::future::pending()).id();
     owner.running.push(Running { number: 7, request, reply, task, makes_mount: true, ended: None });
@@ -68,7 +68,7 @@ async fn a_few_jobs_run_at_a_time_and_one_of_those_that_make_mounts() {
     std::fs::write(path("data/file"), b"bytes").unwrap();
     let node = node(folder.path());
     let request = DatasetRequest::from(DatasetSpec::new(format!("file://{}", path("data").display())));
-    let (mounts, mut owner) = Mounts::new(Arc::clone(&node), Pool::start(1).unwrap(), false);
+    let (mounts, mut owner) = Mounts::new(Arc::clone(&node), Pool::start(1).unwrap(), None, false);
     assert_eq!(owner.startable(), None, "none waits");
     let found = node.find(&request).await.unwrap();
     let target = Target::Folder(MountConfig::new(path("mnt")));
@@ -83,7 +83,8 @@ async fn a_few_jobs_run_at_a_time_and_one_of_those_that_make_mounts() {
     assert_eq!(owner.startable(), None, "its mount point may hang");
     let found = node.find(&request).await.unwrap();
     let fd = std::fs::File::open("/dev/null").unwrap().into();
-    let connection = Arc::new(Connection { fd, memory: request_memory().unwrap(), init: Vec::new(), lender: None });
+    let memory = request_memory().unwrap();
+    let connection = Arc::new(Connection { fd, memory, init: Vec::new(), lender: None, own: None });
     let config = ServeConfig { threads: 1, max_background: 16, ownership: Ownership::default() };
     let target = Target::Connection(connection, config);
     owner.apply(Event::Serve(Job { found, request: request.clone(), target, reply: oneshot::channel().0 }));
@@ -103,7 +104,7 @@ async fn a_few_jobs_run_at_a_time_and_one_of_those_that_make_mounts() {
 #[tokio::test(start_paused = true)]
 async fn the_task_beats_also_while_nothing_happens_and_not_once_it_hangs() {
     let folder = tempfile::tempdir().unwrap();
-    let (mounts, owner) = Mounts::new(node(folder.path()), Pool::start(1).unwrap(), false);
+    let (mounts, owner) = Mounts::new(node(folder.path()), Pool::start(1).unwrap(), None, false);
     let task = tokio::spawn(owner.run());
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!(mounts.heartbeat().check("it"), Ok(()));

@@ -7,7 +7,7 @@ use super::*;
 fn taken(offers: &Offers, mount: &str) -> Arc<Offer> {
     let (reader, _writer) = std::io::pipe().unwrap();
     let connection =
-        Connection { fd: reader.into(), memory: request_memory().unwrap(), init: Vec::new(), lender: None };
+        Connection { fd: reader.into(), memory: request_memory().unwrap(), init: Vec::new(), lender: None, own: None };
     offers.add(mount.to_owned(), connection, DatasetSpec::new("s3://b").into())
 }
 

@@ -1,0 +1,69 @@
+//! Larder by its chart: installed, upgraded and removed, and a node that joins while pods wait for it.
+
+use larder_e2e::platform::{Platform, SUMS, TIMEOUT, reader_script, sums};
+
+/// The startup taint.
+const TAINT: &str = "csi.larder.dev/agent-not-ready";
+
+fn bytes(i: usize) -> Vec<u8> {
+    format!("{i} ").repeat(2_000 + i * 97).into_bytes()
+}
+
+fn has_taint(platform: &Platform, node: &str) -> bool {
+    let node = platform.cluster.get_json(&["node", node]);
+    node["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == TAINT))
+}
+
+// SEMANTICS: K1, K26
+#[test]
+fn a_chart_is_upgraded_under_readers_a_node_joins_and_nothing_is_left() {
+    let platform = Platform::start_chart("charts");
+    let cluster = &platform.cluster;
+    let expected = platform.put_dataset("set", 30, bytes);
+    cluster.apply(&(platform.secret(platform.namespace()) + &platform.volume("set", "set", "ReadOnlyMany", "")));
+    cluster.apply(&platform.pod("reader", 1, &["set"], &reader_script("set", &expected)));
+    cluster.wait_for("the reader reads", TIMEOUT, || platform.logs("reader").contains("round"));
+
+    // Both programs of a node are replaced at the same time.
+    let changed = ["larderd.extraArgs[0]=--warm-rate=1GiB/s", "csi.extraArgs[0]=--read-ahead=512"];
+    platform.upgrade_chart(&changed);
+    let _ = platform.exec("reader", &["touch", "/tmp/stop"]);
+    let said = platform.output("reader");
+    assert!(!said.contains("WRONG") && said.ends_with("stopped\n"), "{said}");
+    platform.delete_readers();
+
+    // The second node leaves, and joins again with the taint; a pod waits for it.
+    cluster.kubectl_ok(&["label", "node", "n1", "larder-test-charts=yes"]);
+    platform.upgrade_chart(&[&changed[..], &["nodeSelector.larder-test-charts=yes"]].concat());
+    let is_listed = || {
+        let node = cluster.get_json(&["csinode", "n2"]);
+        node["spec"]["drivers"].to_string().contains("csi.larder.dev")
+    };
+    cluster.wait_for("the driver has left the node", TIMEOUT, || !is_listed());
+    cluster.kubectl_ok(&["taint", "node", "n2", &format!("{TAINT}=:NoSchedule")]);
+    let pod = platform.pod("early", 2, &["set"], &format!("cd /set && {SUMS}"));
+    // By the scheduler, which sees taints.
+    cluster.apply(&pod.replace("nodeName: n2", "nodeSelector: {kubernetes.io/hostname: n2}"));
+    platform.event(platform.namespace(), "early", "untolerated taint");
+    assert!(has_taint(&platform, "n2") && !is_listed());
+    cluster.kubectl_ok(&["label", "node", "n2", "larder-test-charts=yes"]);
+    assert_eq!(sums(&platform.output("early")), expected);
+    assert!(is_listed() && !has_taint(&platform, "n2"));
+    let events = platform.kubectl(&["get", "events", "--field-selector", "involvedObject.name=early"]);
+    assert!(!events.contains("FailedMount"), "the pod came too early: {events}");
+
+    platform.delete_readers();
+    platform.assert_clean(1);
+    platform.assert_clean(2);
+    platform.uninstall_chart();
+    for node in ["n1", "n2"] {
+        cluster.kubectl_ok(&["label", "node", node, "larder-test-charts-"]);
+        let node = cluster.get_json(&["node", node]);
+        let labels = node["metadata"]["labels"].as_object().unwrap();
+        assert!(!labels.keys().any(|label| label.contains("larder")), "{labels:?}");
+    }
+    let left =
+        "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,csidrivers";
+    let left = cluster.kubectl_ok(&["get", left, "-l", "app.kubernetes.io/part-of=larder", "-o", "name"]);
+    assert_eq!(left, "");
+}
