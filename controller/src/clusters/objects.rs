@@ -144,7 +144,7 @@ mod tests {
             "metadata": {"name": "train", "namespace": "team-a", "annotations": annotations,
                 "labels": {"larder.dev/home": "h", "larder.dev/home-job": "u"}},
             "status": {"phase": "Running", "record": "{}", "placement": {"cluster": "other"},
-                "waitingFor": "y".repeat(9_000), "conditions": vec![condition; 100]},
+                "waitingFor": "y".repeat(9_000), "result": "7".repeat(9_000), "conditions": vec![condition; 100]},
         });
         let copy = remote_job(serde_json::from_value(object).unwrap()).unwrap().unwrap();
         assert_eq!((copy.home.job.as_str(), copy.home.generation, copy.home.fence_after), ("u", 3, Some(60)));
@@ -152,6 +152,7 @@ mod tests {
         assert_eq!((status.record, status.placement, status.conditions.len()), (None, None, CONDITIONS_MAX));
         assert_eq!(status.conditions[0].message.len(), TEXT_MAX);
         assert_eq!(status.waiting_for.map(|text| text.len()), Some(TEXT_MAX));
+        assert_eq!(status.result.map(|text| text.len()), Some(TEXT_MAX));
         assert_eq!(remote_job(serde_json::from_value(json!({"metadata": {"name": "own"}})).unwrap()).unwrap(), None);
     }
 }

@@ -69,6 +69,15 @@ fn decided(job: &JobObject, clusters: &Clusters) -> Outcome {
     decide(job, clusters, None, None, NOW)
 }
 
+// SEMANTICS: J18
+#[test]
+fn a_sweep_stays_here_and_a_cluster_is_chosen_for_each_of_its_trials() {
+    let mut sweep = job(json!({"sweep": {"list": [{"LR": "0.1"}]}}), json!({}));
+    sweep.finalizers.clear();
+    assert!(sweep.is_ours() && !sweep.is_spread());
+    assert_eq!(sweep.trial_spec.unwrap()["clusters"], json!(["west", "cloud"]));
+}
+
 #[test]
 fn the_finalizer_and_the_cluster_of_a_job_are_written_before_anything_else() {
     let mut new = job(json!({}), json!({}));
