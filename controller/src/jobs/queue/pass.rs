@@ -432,9 +432,11 @@ impl<'a> Pass<'a> {
                 return self.wait(at, Waiting { warm: true, ..waits(Lack::Turn, why) });
             }
         }
-        if !is_head && let Some(is_passed_over) = self.leaves_out(at, &choices) {
+        // A job that could never run is no head, so a line may have any number of them before its first.
+        let is_next = is_head && (job.head_since.is_some() || !self.vain_searches.contains_key(&job.line()));
+        if !is_next && let Some(is_passed_over) = self.leaves_out(at, &choices) {
             let waiting = waits(Lack::Nodes, messages::untried());
-            return self.wait(at, Waiting { warm: true, is_untried: true, is_passed_over, ..waiting });
+            return self.wait(at, Waiting { warm: !is_head, is_untried: true, is_passed_over, ..waiting });
         }
         match self.find(&choices) {
             Ok((choice, fit)) => self.start(at, choice, fit),
@@ -465,6 +467,8 @@ impl<'a> Pass<'a> {
                     }
                     Clearing::InVain => (why, Vec::new()),
                 };
+                // A job that requests nothing keeps no other from anything.
+                let is_head = is_head && !job.contended(self.queue_of(at)).is_empty();
                 if is_head {
                     heads.push(at);
                     let holds = !job.queue.is_empty() && is_overdue(job, self.time);

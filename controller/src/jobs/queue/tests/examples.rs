@@ -317,6 +317,57 @@ fn many_jobs_that_find_no_room_have_their_turns_and_none_is_left_out() {
     assert_eq!(world.jobs.iter().filter(|job| job.is_admitted()).count(), 8);
 }
 
+/// The number of waiting jobs for which the last decision has looked for room.
+fn tried(decided: &BTreeMap<Key, Verdict>) -> usize {
+    decided.values().filter(|verdict| matches!(verdict, Verdict::Wait(waiting) if !waiting.is_untried)).count()
+}
+
+// SEMANTICS: J16
+#[test]
+fn jobs_that_no_node_could_ever_run_have_their_turns_like_others() {
+    let mut world = World::new(vec![queue("vision", "", quota(300, None, None))], 2, 4);
+    for at in 0..200 {
+        let mut odd = job(&format!("odd-{at:03}"), "vision", 0, (1, 1, 1));
+        odd.roles[0].places.labels.insert("kind".into(), format!("kind-{at}"));
+        world.submit(odd);
+    }
+    world.now += 1;
+    world.submit(job("good", "vision", 0, (1, 1, 1)));
+    for round in 0..8 {
+        world.step();
+        assert!(tried(&world.last) <= 32, "round {round}: {}", tried(&world.last));
+    }
+    assert!(world.job("good").is_admitted(), "{:?}", world.verdict("good"));
+}
+
+// SEMANTICS: J16
+#[test]
+fn jobs_that_request_nothing_have_their_turns_like_others_and_keep_none_from_its_place() {
+    let mut world = World::new(vec![queue("vision", "", quota(300, None, None))], 2, 4);
+    for at in 0..100 {
+        let mut empty = job(&format!("empty-{at:03}"), "vision", 9, (1, 1, 1));
+        empty.roles[0].requests = Amounts::default();
+        let key = Some(format!("taint-{at}"));
+        empty.roles[0].places.tolerations.push(Toleration { key, ..Toleration::default() });
+        world.submit(empty);
+    }
+    world.submit(Job { head_since: Some(world.now), ..job("first", "vision", 0, (1, 1, 1)) });
+    world.submit(job("next", "vision", 0, (1, 1, 1)));
+    // The nodes have as many pods as they may.
+    let full = |node| NodeRoom {
+        node,
+        allocatable: [(GPU, 4), ("pods", 1)].into_iter().collect(),
+        used: [("pods", 1)].into_iter().collect(),
+        held: BTreeMap::new(),
+    };
+    let rooms: Vec<NodeRoom<'_>> = world.nodes.iter().map(full).collect();
+    let decided = decide(&world.queues, &world.jobs, &[], &mut Cluster::new(&rooms), world.now);
+    assert!(tried(&decided) <= 34, "{}", tried(&decided));
+    let heads = decided.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Wait(waiting) if waiting.is_head));
+    let heads: Vec<&str> = heads.map(|(key, _)| key.name.as_str()).collect();
+    assert_eq!(heads, ["first"]);
+}
+
 // SEMANTICS: J16
 #[test]
 fn a_job_whose_pods_may_share_nodes_does_not_wait_for_one_whose_pods_must_not() {
