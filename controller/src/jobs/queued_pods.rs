@@ -17,6 +17,10 @@ use crate::objects::{Pod, QueuedPod};
 use crate::time::{Earliest, Seconds};
 use larder_kube::key::Key;
 
+/// Why a pod keeps waiting that gets its devices by claims.
+const UNCOUNTED: &str =
+    "a queue cannot count the devices of spec.resourceClaims: request devices in the limits of containers";
+
 /// The pods as queues see them: those that wait or have room, and those that are terminating. A pod in a queue that its
 /// namespace may not use is in none. `again` receives the times at which the result changes.
 pub fn counted(view: &ClusterView<'_>, again: &mut Earliest) -> (Vec<Job>, Vec<LeftoverPod>) {
@@ -26,7 +30,7 @@ pub fn counted(view: &ClusterView<'_>, again: &mut Earliest) -> (Vec<Job>, Vec<L
         let decision = pending(view.jobs.pod_decisions.get(&pod.meta.key), pod);
         let is_held = queued.gates.is_some() && !matches!(decision, Some(Decision::Released(_)));
         if !pod.node.is_empty() {
-            let node = view.health(&pod.node, Seconds(pod.meta.created), None);
+            let node = view.health(&pod.node, queued.bound_at, None);
             if is_lost(node, view.now) {
                 continue;
             }
@@ -115,6 +119,9 @@ fn job(view: &ClusterView<'_>, pod: &Pod, queued: &QueuedPod, flavor: Option<Str
         return Job { roles: vec![Role { flavor, ..role }], granted: vec![1], pods: vec![held], ..of };
     }
     let roles = vec![role];
+    if queued.has_claims {
+        return Job { roles, unsuited: Some(UNCOUNTED.to_owned()), ..of };
+    }
     let choices = queue.map(|queue| flavors::choices(&queued.queue, queue, view.flavors, &roles));
     match choices.unwrap_or_else(|| Ok(vec![roles.clone()])) {
         Ok(mut choices) => Job { roles: choices.remove(0), fallbacks: choices, ..of },
