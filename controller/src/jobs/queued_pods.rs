@@ -37,7 +37,8 @@ pub fn counted(view: &ClusterView<'_>, again: &mut Earliest) -> (Vec<Job>, Vec<L
             again.extend(node.lost_at);
         }
         if pod.meta.deleting || decision == Some(&Decision::Ended) {
-            if !is_held {
+            // A pod that is to end was released, even if that is not visible in it yet.
+            if !is_held || decision.is_some() {
                 leftover.push(LeftoverPod {
                     queue: queued.queue.clone(),
                     requests: queued.requests.clone(),

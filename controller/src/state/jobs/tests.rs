@@ -133,6 +133,44 @@ fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_that_end
     assert_eq!((is_in(&state, "first"), is_in(&state, "second")), (None, Some(Phase::Starting)));
 }
 
+// SEMANTICS: J3, J26
+#[test]
+fn a_pod_that_is_to_end_before_its_release_is_visible_uses_quota_until_it_is_gone() {
+    let mut state = state(2, 0);
+    let set_queue = |state: &mut State, stop: Option<&str>| {
+        let spec = json!({"namespaces": ["team-a"], "quota": {"nvidia.com/gpu": {"nominal": 1}}, "stop": stop});
+        let metadata = json!({"name": "red", "uid": "uid-red"});
+        let queue = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": metadata, "spec": spec});
+        state.apply(News::Changed(Kind::JobQueue, read(Kind::JobQueue, queue)));
+        look(state, NOW);
+    };
+    set_queue(&mut state, None);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "team-a", "name": "server", "uid": "uid-server", "labels": {"larder.dev/queue": "red"}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+            "schedulingGates": [{"name": "larder.dev/queue"}]}});
+    state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
+    look(&mut state, NOW);
+    let key = Key::new("team-a", "server");
+    let decision = |state: &State| state.jobs.pod_decisions.get(&key).map(|decided| decided.decision.clone());
+    assert_eq!(decision(&state), Some(Decision::Released(String::new())));
+    // The write is under way, and the queue changes its mind.
+    set_queue(&mut state, Some("drain"));
+    assert_eq!(decision(&state), Some(Decision::Ended));
+    set_queue(&mut state, None);
+    let mut train = job("train");
+    train["spec"]["queue"] = "red".into();
+    state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, train)));
+    look(&mut state, NOW);
+    accept(&mut state);
+    look(&mut state, NOW);
+    assert_eq!(phases(&state, Phase::Queued), 1);
+    state.jobs.job_states.values_mut().for_each(|job_state| job_state.pending = None);
+    state.apply(News::Gone(Kind::Pod, key, 2));
+    look(&mut state, NOW);
+    assert_eq!(phases(&state, Phase::Starting), 1);
+}
+
 #[test]
 fn answers_about_pods_of_jobs_that_are_gone_are_forgotten() {
     let mut state = state(2, 0);
