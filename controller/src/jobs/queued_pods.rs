@@ -36,7 +36,7 @@ pub fn counted(view: &ClusterView<'_>, again: &mut Earliest) -> (Vec<Job>, Vec<L
             }
             again.extend(node.lost_at);
         }
-        if pod.meta.deleting || decision == Some(&Decision::Ended) {
+        if pod.meta.deleting || matches!(decision, Some(Decision::Ended(_))) {
             // A pod that is to end was released, even if that is not visible in it yet.
             if !is_held || decision.is_some() {
                 leftover.push(LeftoverPod {
@@ -57,12 +57,16 @@ pub fn counted(view: &ClusterView<'_>, again: &mut Earliest) -> (Vec<Job>, Vec<L
 /// What the queues decide about each pod now: those to release, and those to end.
 pub fn decide(view: &ClusterView<'_>, verdicts: &mut BTreeMap<Key, Verdict>) -> Decisions {
     let decided = |key: &Key| {
-        let decision = match verdicts.remove(&job_key(key))? {
+        let (verdict, pod) = (verdicts.remove(&job_key(key))?, view.pods.get(key)?);
+        let decision = match verdict {
             Verdict::Start { flavors, .. } => Decision::Released(flavors.into_iter().next().unwrap_or_default()),
-            Verdict::Stop { .. } => Decision::Ended,
+            Verdict::Stop { .. } => {
+                let before = pending(view.jobs.pod_decisions.get(key), pod);
+                Decision::Ended(flavor(view, pod, pod.queued.as_ref()?, before))
+            }
             Verdict::Run(_) | Verdict::Wait(_) => return None,
         };
-        Some((key.clone(), Decided { uid: view.pods.get(key)?.meta.uid.clone(), decision }))
+        Some((key.clone(), Decided { uid: pod.meta.uid.clone(), decision }))
     };
     view.jobs.queued.iter().filter_map(decided).collect()
 }
@@ -77,14 +81,14 @@ fn is_granted(view: &ClusterView<'_>, pod: &Pod, queue: &str) -> bool {
     queue.is_some_and(|queue| queue.is_granted(&pod.meta.key.namespace))
 }
 
-/// The flavor of a pod that may be scheduled: of its node, of its release, or of the nodes that its selector allows.
+/// The flavor of a pod that may be scheduled: of its node, of its decision, or of the nodes that its selector allows.
 fn flavor(view: &ClusterView<'_>, pod: &Pod, queued: &QueuedPod, decision: Option<&Decision>) -> String {
     if let Some(node) = view.nodes.get(&Key::cluster(&pod.node)) {
         return flavors::of_labels(view.flavors, &node.labels).to_owned();
     }
     match decision {
-        Some(Decision::Released(flavor)) => flavor.clone(),
-        _ => flavors::of_labels(view.flavors, &queued.places.labels).to_owned(),
+        Some(Decision::Released(flavor) | Decision::Ended(flavor)) => flavor.clone(),
+        None => flavors::of_labels(view.flavors, &queued.places.labels).to_owned(),
     }
 }
 

@@ -293,7 +293,7 @@ impl State {
     pub fn queued_pod(&self, key: &Key) -> Option<Write> {
         let pod = self.pods.get(key)?;
         let change = match pending(self.jobs.pod_decisions.get(key), pod)? {
-            Decision::Ended => Change::Delete(pod.meta.uid.clone()),
+            Decision::Ended(_) => Change::Delete(pod.meta.uid.clone()),
             Decision::Released(flavor) => {
                 let gates = pod.queued.as_ref()?.gates.as_ref()?;
                 let gates: Vec<Value> = gates.iter().map(|name| json!({"name": name})).collect();

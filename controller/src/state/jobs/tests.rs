@@ -137,8 +137,16 @@ fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_that_end
 #[test]
 fn a_pod_that_is_to_end_before_its_release_is_visible_uses_quota_until_it_is_gone() {
     let mut state = state(2, 0);
+    let settings = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "LarderSettings",
+        "metadata": {"name": "larder", "uid": "uid-larder"},
+        "spec": {"flavors": [{"name": "h100", "nodeLabels": {"gpu": "h100"}}]}});
+    state.apply(News::Changed(Kind::LarderSettings, read(Kind::LarderSettings, settings)));
+    let mut h100 = node("n00000");
+    h100["metadata"]["labels"] = json!({"gpu": "h100"});
+    state.apply(News::Changed(Kind::Node, read(Kind::Node, h100)));
     let set_queue = |state: &mut State, stop: Option<&str>| {
-        let spec = json!({"namespaces": ["team-a"], "quota": {"nvidia.com/gpu": {"nominal": 1}}, "stop": stop});
+        let flavor = json!({"name": "h100", "quota": {"nvidia.com/gpu": {"nominal": 1}}});
+        let spec = json!({"namespaces": ["team-a"], "flavors": [flavor], "stop": stop});
         let metadata = json!({"name": "red", "uid": "uid-red"});
         let queue = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": metadata, "spec": spec});
         state.apply(News::Changed(Kind::JobQueue, read(Kind::JobQueue, queue)));
@@ -153,10 +161,10 @@ fn a_pod_that_is_to_end_before_its_release_is_visible_uses_quota_until_it_is_gon
     look(&mut state, NOW);
     let key = Key::new("team-a", "server");
     let decision = |state: &State| state.jobs.pod_decisions.get(&key).map(|decided| decided.decision.clone());
-    assert_eq!(decision(&state), Some(Decision::Released(String::new())));
+    assert_eq!(decision(&state), Some(Decision::Released("h100".to_owned())));
     // The write is under way, and the queue changes its mind.
     set_queue(&mut state, Some("drain"));
-    assert_eq!(decision(&state), Some(Decision::Ended));
+    assert_eq!(decision(&state), Some(Decision::Ended("h100".to_owned())));
     set_queue(&mut state, None);
     let mut train = job("train");
     train["spec"]["queue"] = "red".into();
