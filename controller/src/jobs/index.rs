@@ -53,6 +53,8 @@ pub struct Jobs {
     pub pods: BTreeMap<Key, BTreeSet<Key>>,
     /// The pods of jobs that have not ended.
     pub live: BTreeSet<Key>,
+    /// Those of them that their jobs have left behind, as of the last round.
+    pub orphans: BTreeSet<Key>,
     /// The pods of other programs that carry the label of a queue.
     pub queued: BTreeSet<Key>,
     /// What was decided about these pods.

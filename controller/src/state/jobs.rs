@@ -1,6 +1,6 @@
 //! Which events concern training jobs, and what a round changes in the state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_api::names::SETTINGS;
 use larder_api::settings::Flavor;
@@ -188,7 +188,10 @@ impl State {
         let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key, now).is_some());
         work.extend(abandoned.cloned().map(Work::Abandoned));
         let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key).is_some());
-        work.extend(orphans.cloned().map(Work::OrphanedPod));
+        let orphans: BTreeSet<Key> = orphans.cloned().collect();
+        // Those of earlier rounds are in the queue, which waits longer after each write that failed.
+        work.extend(orphans.difference(&self.jobs.orphans).cloned().map(Work::OrphanedPod));
+        self.jobs.orphans = orphans;
         again_at
     }
 
@@ -282,10 +285,11 @@ impl State {
 
     /// Records what was decided about pods of other programs, and forgets what is visible in them by now.
     fn decide_about(&mut self, pods: Decisions, work: &mut Vec<Work>) {
+        // Earlier decisions are in the queue, which waits longer after each write that failed.
+        work.extend(pods.keys().cloned().map(Work::QueuedPod));
         let mut decisions = std::mem::take(&mut self.jobs.pod_decisions);
         decisions.extend(pods);
         decisions.retain(|key, decided| self.pods.get(key).is_some_and(|pod| pending(Some(&*decided), pod).is_some()));
-        work.extend(decisions.keys().cloned().map(Work::QueuedPod));
         self.jobs.pod_decisions = decisions;
     }
 

@@ -158,8 +158,13 @@ fn a_pod_that_is_to_end_before_its_release_is_visible_uses_quota_until_it_is_gon
         "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
             "schedulingGates": [{"name": "larder.dev/queue"}]}});
     state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
-    look(&mut state, NOW);
     let key = Key::new("team-a", "server");
+    for is_new in [true, false] {
+        let mut work = Vec::new();
+        state.round(NOW, &String::new, &mut work);
+        // A write that fails is retried later each time, whatever happens meanwhile.
+        assert_eq!(work.contains(&Work::QueuedPod(key.clone())), is_new);
+    }
     let decision = |state: &State| state.jobs.pod_decisions.get(&key).map(|decided| decided.decision.clone());
     assert_eq!(decision(&state), Some(Decision::Released("h100".to_owned())));
     // The write is under way, and the queue changes its mind.
@@ -177,6 +182,20 @@ fn a_pod_that_is_to_end_before_its_release_is_visible_uses_quota_until_it_is_gon
     state.apply(News::Gone(Kind::Pod, key, 2));
     look(&mut state, NOW);
     assert_eq!(phases(&state, Phase::Starting), 1);
+}
+
+#[test]
+fn a_pod_that_its_job_left_behind_is_not_deleted_again_at_every_round() {
+    let mut state = state(2, 0);
+    let labels = json!({"larder.dev/job": "gone", "larder.dev/job-uid": "uid-gone"});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []}, "status": {"phase": "Running"},
+        "metadata": {"namespace": "team-a", "name": "gone-worker-0-1", "uid": "uid-pod", "labels": labels}});
+    state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
+    for is_new in [true, false] {
+        let mut work = Vec::new();
+        state.round(NOW, &String::new, &mut work);
+        assert_eq!(work.contains(&Work::OrphanedPod(Key::new("team-a", "gone-worker-0-1"))), is_new);
+    }
 }
 
 #[test]
