@@ -10,6 +10,7 @@ use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::outages::Outages;
 use crate::jobs::pod_decisions::Decisions;
 use crate::jobs::pod_group::known::KnownGroup;
+use crate::jobs::pod_waits::PodWaits;
 use crate::jobs::queues::Report;
 use crate::jobs::usage::Usage;
 use crate::objects::JobPod;
@@ -59,6 +60,8 @@ pub struct Jobs {
     pub queued: BTreeSet<Key>,
     /// What was decided about these pods.
     pub pod_decisions: Decisions,
+    /// What the queues remember about those that wait.
+    pub pod_waits: PodWaits,
     /// The room on each node that pods use.
     pub usage: Usage,
     /// The zones of which so many nodes are not ready that none is lost.

@@ -4,7 +4,8 @@
 //! has quota and there is room on a node; kube-scheduler then chooses its node. A pod that the queues stop is deleted.
 //! Its own controller may create another, which waits.
 //!
-//! A decision counts from the moment at which it is made, before it is visible in the pod.
+//! A decision counts from the moment at which it is made, before it is visible in the pod. What a job has in its record
+//! while it waits, this process remembers of a pod.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::flavors;
 use crate::jobs::machine::loss::is_lost;
 use crate::jobs::pod_decisions::{Decided, Decision, Decisions, pending};
+use crate::jobs::pod_waits::{PodWait, PodWaits};
 use crate::jobs::queue::{HeldPod, Job, LeftoverPod, Role, Verdict};
 use crate::objects::{Pod, QueuedPod};
 use crate::time::{Earliest, Seconds};
@@ -54,21 +56,37 @@ pub fn counted(view: &ClusterView<'_>, again: &mut Earliest) -> (Vec<Job>, Vec<L
     (jobs, leftover)
 }
 
-/// What the queues decide about each pod now: those to release, and those to end.
-pub fn decide(view: &ClusterView<'_>, verdicts: &mut BTreeMap<Key, Verdict>) -> Decisions {
-    let decided = |key: &Key| {
-        let (verdict, pod) = (verdicts.remove(&job_key(key))?, view.pods.get(key)?);
+/// What the queues decide about each pod now: those to release and those to end, and those that wait. `again` receives
+/// the times at which they decide again.
+pub fn decide(
+    view: &ClusterView<'_>,
+    verdicts: &mut BTreeMap<Key, Verdict>,
+    again: &mut Earliest,
+) -> (Decisions, PodWaits) {
+    let (mut decisions, mut waits) = (Decisions::new(), PodWaits::new());
+    for pod in view.jobs.queued.iter().filter_map(|key| view.pods.get(key)) {
+        let (key, before) = (&pod.meta.key, pending(view.jobs.pod_decisions.get(&pod.meta.key), pod));
+        let (Some(verdict), Some(queued)) = (verdicts.remove(&job_key(key)), &pod.queued) else { continue };
         let decision = match verdict {
             Verdict::Start { flavors, .. } => Decision::Released(flavors.into_iter().next().unwrap_or_default()),
-            Verdict::Stop { .. } => {
-                let before = pending(view.jobs.pod_decisions.get(key), pod);
-                Decision::Ended(flavor(view, pod, pod.queued.as_ref()?, before))
+            Verdict::Stop { .. } => Decision::Ended(flavor(view, pod, queued, before)),
+            Verdict::Wait(waiting) => {
+                let wait = wait(view, pod).after(&waiting, view.now);
+                wait.note_again(view.now, again);
+                waits.insert(key.clone(), wait);
+                continue;
             }
-            Verdict::Run(_) | Verdict::Wait(_) => return None,
+            Verdict::Run(_) => continue,
         };
-        Some((key.clone(), Decided { uid: pod.meta.uid.clone(), decision }))
-    };
-    view.jobs.queued.iter().filter_map(decided).collect()
+        decisions.insert(key.clone(), Decided { uid: pod.meta.uid.clone(), decision });
+    }
+    (decisions, waits)
+}
+
+/// What is remembered about a pod.
+fn wait(view: &ClusterView<'_>, pod: &Pod) -> PodWait {
+    let before = view.jobs.pod_waits.get(&pod.meta.key).filter(|wait| wait.uid == pod.meta.uid);
+    before.cloned().unwrap_or_else(|| PodWait { uid: pod.meta.uid.clone(), ..PodWait::default() })
 }
 
 /// The key of a pod among jobs. No TrainingJob has a name with a slash.
@@ -106,12 +124,18 @@ fn job(view: &ClusterView<'_>, pod: &Pod, queued: &QueuedPod, flavor: Option<Str
     };
     let queue = view.jobs.queues.get(&Key::cluster(&queued.queue)).and_then(|object| object.queue.as_ref().ok());
     let priorities = queue.map(|queue| &queue.priorities).filter(|priorities| !priorities.is_empty());
+    let PodWait { head_since, claims, claimed, preempts_after, is_passed_over, .. } = wait(view, pod);
     let of = Job {
         key: job_key(&pod.meta.key),
         queue: queued.queue.clone(),
         priority: priorities.map_or(queued.priority, |all| all.get(&queued.named_priority).copied().unwrap_or(0)),
         created: Seconds(pod.meta.created),
         may_await_nodes: view.wait_for_nodes.is_some(),
+        head_since,
+        claims,
+        claimed,
+        preempts_after,
+        is_passed_over,
         ..Job::default()
     };
     if let Some(flavor) = flavor {

@@ -174,7 +174,7 @@ impl State {
         }
         let mut job_states = std::mem::take(&mut self.jobs.job_states);
         let mut dry_runs = std::mem::take(&mut self.jobs.dry_runs);
-        let Round { writes, dry_runs: asked, warm_requests, queues, pods, again_at } =
+        let Round { writes, dry_runs: asked, warm_requests, queues, pods, pod_waits, again_at } =
             round(&self.cluster_view(now), &mut job_states, &mut dry_runs, draw);
         (self.jobs.job_states, self.jobs.dry_runs) = (job_states, dry_runs);
         work.extend(asked.into_iter().map(Work::DryRun));
@@ -185,6 +185,7 @@ impl State {
         self.request_data(warm_requests, work);
         self.report_queues(queues, work);
         self.decide_about(pods, work);
+        self.jobs.pod_waits = pod_waits;
         let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key, now).is_some());
         work.extend(abandoned.cloned().map(Work::Abandoned));
         let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key).is_some());

@@ -184,6 +184,93 @@ fn a_pod_that_is_to_end_before_its_release_is_visible_uses_quota_until_it_is_gon
     assert_eq!(phases(&state, Phase::Starting), 1);
 }
 
+/// A cluster with these nodes, and the queue `red`, whose quota is larger than that.
+fn state_with_queue(nodes: usize) -> State {
+    let mut state = state(nodes, 0);
+    let spec = json!({"namespaces": ["team-a"], "quota": {"nvidia.com/gpu": {"nominal": 1000}}});
+    let metadata = json!({"name": "red", "uid": "uid-red"});
+    let queue = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": metadata, "spec": spec});
+    state.apply(News::Changed(Kind::JobQueue, read(Kind::JobQueue, queue)));
+    state
+}
+
+/// Adds a pod with this change, which otherwise the queue `red` holds.
+fn add_pod(state: &mut State, name: &str, gpus: u32, change: impl FnOnce(&mut Value)) {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "team-a", "name": name, "uid": format!("uid-{name}"), "labels": {"larder.dev/queue": "red"}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}}],
+            "schedulingGates": [{"name": "larder.dev/queue"}]}});
+    change(&mut pod);
+    state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
+}
+
+fn bound(node: &'static str) -> impl FnOnce(&mut Value) {
+    move |pod| (pod["spec"]["nodeName"], pod["spec"]["schedulingGates"]) = (node.into(), json!([]))
+}
+
+/// As [`bound`], and in no queue.
+fn foreign(node: &'static str) -> impl FnOnce(&mut Value) {
+    move |pod| {
+        bound(node)(pod);
+        pod["metadata"]["labels"] = json!({});
+    }
+}
+
+/// The pods about which something was decided that is not visible yet.
+fn decided(state: &State) -> Vec<&str> {
+    state.jobs.pod_decisions.keys().map(|key| key.name.as_str()).collect()
+}
+
+// SEMANTICS: J26
+#[test]
+fn smaller_pods_overtake_a_large_one_for_half_an_hour_only() {
+    let mut state = state_with_queue(1);
+    add_pod(&mut state, "foreign", 4, foreign("n00000"));
+    add_pod(&mut state, "large", 8, |_| ());
+    look(&mut state, NOW);
+    add_pod(&mut state, "small-1", 1, |_| ());
+    look(&mut state, NOW + 60);
+    assert_eq!(decided(&state), ["small-1"]);
+    add_pod(&mut state, "small-2", 1, |_| ());
+    look(&mut state, NOW + 30 * 60);
+    assert_eq!(decided(&state), ["small-1"]);
+}
+
+// SEMANTICS: J15, J26
+#[test]
+fn room_that_was_freed_for_a_pod_in_vain_is_not_freed_again_at_once() {
+    let mut state = state_with_queue(2);
+    add_pod(&mut state, "low-1", 8, bound("n00000"));
+    add_pod(&mut state, "low-2", 8, bound("n00001"));
+    add_pod(&mut state, "high", 8, |pod| pod["spec"]["priority"] = 5.into());
+    look(&mut state, NOW);
+    assert_eq!(decided(&state), ["low-2"]);
+    state.apply(News::Gone(Kind::Pod, Key::new("team-a", "low-2"), 2));
+    add_pod(&mut state, "foreign", 8, foreign("n00001"));
+    assert_eq!(state.round(NOW + 1, &String::new, &mut Vec::new()), Some(NOW + 61));
+    assert!(decided(&state).is_empty(), "{:?}", decided(&state));
+    look(&mut state, NOW + 60);
+    assert!(decided(&state).is_empty(), "{:?}", decided(&state));
+    look(&mut state, NOW + 61);
+    assert_eq!(decided(&state), ["low-1"]);
+}
+
+// SEMANTICS: J16, J26
+#[test]
+fn many_pods_that_find_no_room_have_their_turns() {
+    let mut state = state_with_queue(1);
+    for at in 0..100 {
+        let kind = format!("kind-{at}");
+        add_pod(&mut state, &format!("odd-{at:03}"), 1, |pod| pod["spec"]["nodeSelector"] = json!({"kind": kind}));
+    }
+    add_pod(&mut state, "last", 1, |pod| pod["spec"]["priority"] = (-1).into());
+    for round in 0..4 {
+        assert!(decided(&state).is_empty());
+        assert_eq!(state.round(NOW + round, &String::new, &mut Vec::new()).is_some(), round < 3, "round {round}");
+    }
+    assert_eq!(decided(&state), ["last"]);
+}
+
 #[test]
 fn a_pod_that_its_job_left_behind_is_not_deleted_again_at_every_round() {
     let mut state = state(2, 0);
