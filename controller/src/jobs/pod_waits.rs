@@ -22,6 +22,8 @@ pub struct PodWait {
     pub preempts_after: Option<Seconds>,
     /// No room was looked for, and it has its turn in one of the next decisions.
     pub is_passed_over: bool,
+    /// No nodes were found for it.
+    pub lacks_nodes: bool,
 }
 
 /// The pods that wait.
@@ -40,6 +42,7 @@ impl PodWait {
             in_vain,
             preempts_after: pause.or(self.preempts_after),
             is_passed_over: waiting.is_passed_over,
+            lacks_nodes: waiting.lacks_nodes(),
         }
     }
 

@@ -124,7 +124,7 @@ fn job(view: &ClusterView<'_>, pod: &Pod, queued: &QueuedPod, flavor: Option<Str
     };
     let queue = view.jobs.queues.get(&Key::cluster(&queued.queue)).and_then(|object| object.queue.as_ref().ok());
     let priorities = queue.map(|queue| &queue.priorities).filter(|priorities| !priorities.is_empty());
-    let PodWait { head_since, claims, claimed, preempts_after, is_passed_over, .. } = wait(view, pod);
+    let PodWait { head_since, claims, claimed, preempts_after, is_passed_over, lacks_nodes, .. } = wait(view, pod);
     let of = Job {
         key: job_key(&pod.meta.key),
         queue: queued.queue.clone(),
@@ -136,6 +136,7 @@ fn job(view: &ClusterView<'_>, pod: &Pod, queued: &QueuedPod, flavor: Option<Str
         claimed,
         preempts_after,
         is_passed_over,
+        lacks_nodes,
         ..Job::default()
     };
     if let Some(flavor) = flavor {

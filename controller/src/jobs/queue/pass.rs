@@ -508,7 +508,7 @@ impl<'a> Pass<'a> {
         }
         let all: usize = self.vain_searches.values().sum();
         let limit = if all < VAIN_OF_ALL { VAIN_OF_LINE } else { VAIN_AFTER_ALL };
-        let has_had_turn = self.passed_over.contains(&job.line()) && !job.is_passed_over;
+        let has_had_turn = self.passed_over.contains(&job.line()) && !job.is_passed_over && job.lacks_nodes;
         let is_spent = self.vain_searches.get(&job.line()).is_some_and(|searches| *searches >= limit);
         (has_had_turn || is_spent).then_some(!has_had_turn)
     }

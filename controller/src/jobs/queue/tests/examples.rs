@@ -342,6 +342,26 @@ fn jobs_that_no_node_could_ever_run_have_their_turns_like_others() {
 
 // SEMANTICS: J16
 #[test]
+fn a_job_that_comes_while_others_have_their_turns_has_its_own() {
+    let mut world = World::new(vec![queue("vision", "", quota(300, None, None))], 2, 4);
+    for at in 0..40 {
+        let mut odd = job(&format!("odd-{at:03}"), "vision", 0, (1, 1, 1));
+        odd.roles[0].places.labels.insert("kind".into(), format!("kind-{at}"));
+        world.submit(odd);
+    }
+    world.submit(Job { not_before: Some(world.now + 1), ..job("later", "vision", -1, (1, 1, 1)) });
+    world.step();
+    world.now += 1;
+    world.submit(job("new", "vision", 0, (1, 1, 1)));
+    // The last turn of all others: nothing else would cause another decision.
+    world.step();
+    for name in ["new", "later"] {
+        assert!(matches!(world.verdict(name), Verdict::Start { .. }), "{name}: {:?}", world.verdict(name));
+    }
+}
+
+// SEMANTICS: J16
+#[test]
 fn jobs_that_request_nothing_have_their_turns_like_others_and_keep_none_from_its_place() {
     let mut world = World::new(vec![queue("vision", "", quota(300, None, None))], 2, 4);
     for at in 0..100 {
