@@ -152,9 +152,9 @@ impl State {
         }
     }
 
-    /// Handles a change of NodeCaches or Datasets that jobs may wait for.
+    /// Handles a change of nodes, NodeCaches or Datasets that jobs, or pods in queues, may wait for.
     pub(super) fn data_changed(&self, work: &mut Vec<Work>) {
-        if !self.jobs.job_states.is_empty() {
+        if !self.jobs.job_states.is_empty() || !self.jobs.queued.is_empty() {
             work.push(Work::Jobs);
         }
     }

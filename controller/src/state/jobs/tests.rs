@@ -223,6 +223,19 @@ fn decided(state: &State) -> Vec<&str> {
 
 // SEMANTICS: J26
 #[test]
+fn a_pod_that_waits_for_room_is_decided_about_when_other_pods_end_and_nodes_come() {
+    let mut state = state_with_queue(1);
+    add_pod(&mut state, "foreign", 8, foreign("n00000"));
+    add_pod(&mut state, "waits", 8, |_| ());
+    look(&mut state, NOW);
+    assert!(decided(&state).is_empty());
+    let gone = state.apply(News::Gone(Kind::Pod, Key::new("team-a", "foreign"), 2));
+    let come = state.apply(News::Changed(Kind::Node, read(Kind::Node, node("n00001"))));
+    assert!(gone.contains(&Work::Jobs) && come.contains(&Work::Jobs), "{gone:?} {come:?}");
+}
+
+// SEMANTICS: J26
+#[test]
 fn smaller_pods_overtake_a_large_one_for_half_an_hour_only() {
     let mut state = state_with_queue(1);
     add_pod(&mut state, "foreign", 4, foreign("n00000"));
