@@ -1,4 +1,4 @@
-//! What the queues remember about pods of other programs that wait. The next controller process begins anew.
+//! What the queues remember about pods of other programs that have no node yet. The next controller process begins anew.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +24,11 @@ pub struct PodWait {
     pub is_passed_over: bool,
     /// No nodes were found for it.
     pub lacks_nodes: bool,
+    /// It was released because this node has room for it; empty if it was not, or without a plan.
+    pub planned: String,
 }
 
-/// The pods that wait.
+/// The pods that have no node yet.
 pub type PodWaits = BTreeMap<Key, PodWait>;
 
 impl PodWait {
@@ -43,6 +45,7 @@ impl PodWait {
             preempts_after: pause.or(self.preempts_after),
             is_passed_over: waiting.is_passed_over,
             lacks_nodes: waiting.lacks_nodes(),
+            planned: String::new(),
         }
     }
 

@@ -56,8 +56,8 @@ pub fn counted(view: &ClusterView<'_>, again: &mut Earliest) -> (Vec<Job>, Vec<L
     (jobs, leftover)
 }
 
-/// What the queues decide about each pod now: those to release and those to end, and those that wait. `again` receives
-/// the times at which they decide again.
+/// What the queues decide about each pod now: those to release and those to end, and what is remembered of those without
+/// a node. `again` receives the times at which they decide again.
 pub fn decide(
     view: &ClusterView<'_>,
     verdicts: &mut BTreeMap<Key, Verdict>,
@@ -68,7 +68,17 @@ pub fn decide(
         let (key, before) = (&pod.meta.key, pending(view.jobs.pod_decisions.get(&pod.meta.key), pod));
         let (Some(verdict), Some(queued)) = (verdicts.remove(&job_key(key)), &pod.queued) else { continue };
         let decision = match verdict {
-            Verdict::Start { flavors, .. } => Decision::Released(flavors.into_iter().next().unwrap_or_default()),
+            Verdict::Start { flavors, nodes, .. } => {
+                let planned = nodes.into_iter().flatten().next().unwrap_or_default();
+                waits.insert(key.clone(), PodWait { uid: pod.meta.uid.clone(), planned, ..PodWait::default() });
+                Decision::Released(flavors.into_iter().next().unwrap_or_default())
+            }
+            Verdict::Run(_) => {
+                if pod.node.is_empty() {
+                    waits.insert(key.clone(), wait(view, pod));
+                }
+                continue;
+            }
             Verdict::Stop { .. } => Decision::Ended(flavor(view, pod, queued, before)),
             Verdict::Wait(waiting) => {
                 let wait = wait(view, pod).after(&waiting, view.now);
@@ -76,7 +86,6 @@ pub fn decide(
                 waits.insert(key.clone(), wait);
                 continue;
             }
-            Verdict::Run(_) => continue,
         };
         decisions.insert(key.clone(), Decided { uid: pod.meta.uid.clone(), decision });
     }
@@ -124,7 +133,8 @@ fn job(view: &ClusterView<'_>, pod: &Pod, queued: &QueuedPod, flavor: Option<Str
     };
     let queue = view.jobs.queues.get(&Key::cluster(&queued.queue)).and_then(|object| object.queue.as_ref().ok());
     let priorities = queue.map(|queue| &queue.priorities).filter(|priorities| !priorities.is_empty());
-    let PodWait { head_since, claims, claimed, preempts_after, is_passed_over, lacks_nodes, .. } = wait(view, pod);
+    let PodWait { head_since, claims, claimed, preempts_after, is_passed_over, lacks_nodes, planned, .. } =
+        wait(view, pod);
     let of = Job {
         key: job_key(&pod.meta.key),
         queue: queued.queue.clone(),
@@ -140,9 +150,12 @@ fn job(view: &ClusterView<'_>, pod: &Pod, queued: &QueuedPod, flavor: Option<Str
         ..Job::default()
     };
     if let Some(flavor) = flavor {
+        let bound = !pod.node.is_empty();
+        // The scheduler chooses the node, and until then nothing else takes the room that was found.
+        let planned = if queued.is_refused { String::new() } else { planned };
         let held = HeldPod {
-            node: pod.node.clone(),
-            bound: !pod.node.is_empty(),
+            node: if bound { pod.node.clone() } else { planned },
+            bound,
             flavor: flavor.clone(),
             ..HeldPod::default()
         };

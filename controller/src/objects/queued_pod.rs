@@ -16,6 +16,8 @@ pub struct QueuedPod {
     pub requests: Amounts,
     /// It has resource claims. No queue can count their devices.
     pub has_claims: bool,
+    /// The scheduler has found that it cannot bind the pod.
+    pub is_refused: bool,
     /// When it got its node. Until then, when it was created.
     pub bound_at: Seconds,
     /// The nodes that it may run on.

@@ -8,7 +8,7 @@ use crate::objects::{Devices, JobPod, Key, PodStage};
 use crate::time::Seconds;
 use larder_kube::fields::{controller, label};
 use larder_kube::pod::requests::has_devices;
-use larder_kube::pod::{bound_at, condition, node, phase};
+use larder_kube::pod::{bound_at, condition, is_refused, node, phase};
 
 /// The prefix of the resources that larder-devices offers by default.
 const LARDERS: &str = "larder.dev/";
@@ -38,7 +38,7 @@ pub(super) fn job_pod(pod: &Pod) -> Option<JobPod> {
         stage,
         bound_at: Seconds(bound_at(pod)),
         leaving: pod.metadata.deletion_timestamp.as_ref().map(|time| Seconds(time.0.as_second())),
-        is_refused: condition(pod, "PodScheduled", "False").map(reason).as_deref() == Some("Unschedulable"),
+        is_refused: is_refused(pod),
         unscheduled: condition(pod, "PodScheduled", "False").map(message).unwrap_or_default(),
         disruption: condition(pod, "DisruptionTarget", "True").map(reason).unwrap_or_default(),
         devices: devices(pod, containers.clone()),

@@ -46,6 +46,11 @@ pub fn condition<'p>(pod: &'p Pod, kind: &str, status: &str) -> Option<&'p PodCo
     conditions.iter().find(|condition| condition.type_ == kind && condition.status == status)
 }
 
+/// True if the scheduler has found that it cannot bind a pod.
+pub fn is_refused(pod: &Pod) -> bool {
+    condition(pod, "PodScheduled", "False").is_some_and(|there| there.reason.as_deref() == Some("Unschedulable"))
+}
+
 /// When a pod got its node, in seconds since 1970. Until then, when it was created.
 pub fn bound_at(pod: &Pod) -> i64 {
     let created = pod.metadata.creation_timestamp.as_ref();

@@ -236,6 +236,28 @@ fn a_pod_that_waits_for_room_is_decided_about_when_other_pods_end_and_nodes_come
 
 // SEMANTICS: J26
 #[test]
+fn room_that_was_found_for_a_pod_is_given_to_no_other_before_it_is_bound() {
+    let mut state = state_with_queue(1);
+    add_pod(&mut state, "first", 8, |_| ());
+    add_pod(&mut state, "second", 8, |_| ());
+    look(&mut state, NOW);
+    assert_eq!(decided(&state), ["first"]);
+    look(&mut state, NOW + 1);
+    assert_eq!(decided(&state), ["first"]);
+    add_pod(&mut state, "first", 8, |pod| pod["spec"]["schedulingGates"] = json!([]));
+    look(&mut state, NOW + 2);
+    assert!(decided(&state).is_empty(), "{:?}", decided(&state));
+    // The scheduler finds no room there.
+    add_pod(&mut state, "first", 8, |pod| {
+        pod["spec"]["schedulingGates"] = json!([]);
+        pod["status"] = json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]});
+    });
+    look(&mut state, NOW + 3);
+    assert_eq!(decided(&state), ["second"]);
+}
+
+// SEMANTICS: J26
+#[test]
 fn smaller_pods_overtake_a_large_one_for_half_an_hour_only() {
     let mut state = state_with_queue(1);
     add_pod(&mut state, "foreign", 4, foreign("n00000"));
