@@ -207,11 +207,10 @@ impl<'a> Pass<'a> {
             let surpluses = losers.iter().flat_map(|job| self.surpluses(*job));
             let whole = losers.iter().map(|job| Cut { job: *job, role: None, most: 1 });
             let cuts: Vec<Cut> = surpluses.chain(whole).collect();
-            let is_enough = |pass: &mut Self, kept: &Kept| pass.without(kept, |room| !room.ledger.is_over(queue));
             // If stopping all of them is not enough, other queues of the cohort exceed their quota as well and come
             // next.
             let all = || losers.iter().map(|job| (*job, vec![0; self.jobs[*job].roles.len()])).collect();
-            let kept = self.fewest(&cuts, is_enough).unwrap_or_else(all);
+            let kept = self.fewest(&cuts, |room| !room.ledger.is_over(queue)).unwrap_or_else(all);
             self.cut(kept, |_, pods| messages::over(queue, pods));
         }
         for pod in self.leftover.iter().filter(|pod| pod.stays) {
@@ -229,9 +228,14 @@ impl<'a> Pass<'a> {
         granted.iter().enumerate().map(cut).filter(|cut| cut.most > 0).collect()
     }
 
-    fn fewest(&mut self, cuts: &[Cut], mut is_enough: impl FnMut(&mut Self, &Kept) -> bool) -> Option<Kept> {
-        let granted: BTreeMap<usize, Vec<u32>> = cuts.iter().map(|cut| (cut.job, self.granted(cut.job))).collect();
-        fewest(cuts, &|job| granted[&job].clone(), |kept| is_enough(self, kept))
+    /// The fewest of these cuts that are enough, in the room that will be free without them.
+    fn fewest(&mut self, cuts: &[Cut], is_enough: impl FnMut(&mut Room<'a>) -> bool) -> Option<Kept> {
+        let granted: Kept = cuts.iter().map(|cut| (cut.job, self.granted(cut.job))).collect();
+        let (jobs, free) = (self.jobs, self.soon.cluster.mark());
+        let keep = |room: &mut Room<'a>, job: usize, before: &[u32], now: &[u32]| room.keep(&jobs[job], before, now);
+        let kept = fewest(cuts, &granted, &mut self.soon, keep, is_enough);
+        self.soon.cluster.restore(&free);
+        kept
     }
 
     /// Evaluates `look` on the room that will be free once jobs have lost the pods that they do not keep.
