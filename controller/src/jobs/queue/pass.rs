@@ -58,6 +58,8 @@ pub(super) struct Pass<'a> {
     verdicts: Vec<Option<Verdict>>,
     /// Jobs that found no place on the nodes. A job that requests at least as much finds none either.
     refused: Vec<(&'a Job, Shortage)>,
+    /// Roles that found no nodes to grow. One with such pods finds none either.
+    pub(super) not_grown: Vec<&'a Role>,
     /// The lines whose head has found no room.
     with_head: Vec<Line<'a>>,
     /// The lines in which jobs were passed over by the last decision. Only these have their turn.
@@ -121,6 +123,7 @@ impl<'a> Pass<'a> {
             leaving: leaving + leftover.iter().filter(|pod| !pod.stays).count(),
             verdicts: jobs.iter().map(verdict).collect(),
             refused: Vec::new(),
+            not_grown: Vec::new(),
             with_head: Vec::new(),
             passed_over: jobs.iter().filter(|job| job.is_passed_over).map(Job::line).collect(),
             awaiting: jobs.iter().filter(|job| job.awaits_nodes).map(Job::line).collect(),
@@ -565,8 +568,16 @@ impl<'a> Pass<'a> {
         elastic.sort_by_cached_key(|job| (key(&self.jobs[*job]), order(&self.jobs[*job])));
         for at in elastic {
             let job = &self.jobs[at];
+            let grows = growing_role(job);
+            if grows.is_some_and(|role| self.not_grown.iter().any(|other| are_alike(role, other))) {
+                continue;
+            }
             let granted = self.granted(at);
             let more = self.now.find_more(job, &granted);
+            let is_in_vain = !more.roles.is_empty() && more.roles.iter().all(Vec::is_empty);
+            if is_in_vain && self.not_grown.len() < REMEMBERED {
+                self.not_grown.extend(grows);
+            }
             self.now.take(job, &more);
             self.soon.take(job, &more);
             if let Some(Verdict::Run(running)) = &mut self.verdicts[at] {
@@ -627,11 +638,23 @@ fn goes_on(job: &Job) -> Verdict {
     Verdict::Run(Running { may_grow_to: granted.clone(), granted, ..Running::default() })
 }
 
+/// The role by which a job grows, if there is only one, and nothing but room keeps its pods off nodes.
+fn growing_role(job: &Job) -> Option<&Role> {
+    let mut elastic = job.roles.iter().filter(|role| !role.is_fixed);
+    let role = elastic.next().filter(|role| !role.apart && job.refused_by.is_empty())?;
+    elastic.next().is_none().then_some(role)
+}
+
+fn are_alike(role: &Role, other: &Role) -> bool {
+    role.requests == other.requests && role.places == other.places
+}
+
 /// True if a job cannot be placed wherever `other` cannot.
 fn asks_as_much(job: &Job, other: &Job) -> bool {
-    let as_much = job.roles.iter().zip(&other.roles).all(|(role, other)| {
-        let is_alike = role.requests == other.requests && role.places == other.places;
-        is_alike && role.min >= other.min && (role.apart || !other.apart)
-    });
+    let as_much = job
+        .roles
+        .iter()
+        .zip(&other.roles)
+        .all(|(role, other)| are_alike(role, other) && role.min >= other.min && (role.apart || !other.apart));
     as_much && job.roles.len() == other.roles.len()
 }

@@ -362,6 +362,28 @@ fn a_job_that_comes_while_others_have_their_turns_has_its_own() {
 
 // SEMANTICS: J16
 #[test]
+fn of_running_jobs_that_are_alike_one_looks_for_room_to_grow_in_vain() {
+    let mut world = World::new(vec![queue("vision", "", quota(300, None, None))], 2, 4);
+    for at in 0..8 {
+        world.submit(job(&format!("job-{at}"), "vision", 0, (1, 1, 4)));
+    }
+    world.step();
+    assert!(world.jobs.iter().all(Job::is_admitted));
+    {
+        let (rooms, fallbacks) = (world.rooms(), vec![Vec::new(); world.jobs.len()]);
+        let mut pass = Pass::new(&world.queues, &world.jobs, &fallbacks, &[], &Cluster::new(&rooms), world.now);
+        pass.grow();
+        assert_eq!(pass.not_grown.len(), 1);
+    }
+    // Room is found once there is some.
+    world.end("job-0");
+    world.step();
+    let grows = |job: &&Job| matches!(&world.last[&job.key], Verdict::Run(running) if running.may_grow_to == [2]);
+    assert_eq!(world.jobs.iter().filter(grows).count(), 1);
+}
+
+// SEMANTICS: J16
+#[test]
 fn jobs_that_request_nothing_have_their_turns_like_others_and_keep_none_from_its_place() {
     let mut world = World::new(vec![queue("vision", "", quota(300, None, None))], 2, 4);
     for at in 0..100 {
