@@ -280,6 +280,23 @@ mod tests {
     }
 
     #[test]
+    fn of_a_pod_in_a_queue_it_is_read_when_it_got_its_node_and_whether_it_has_claims() {
+        let times = |conditions: Value, claims: Value| {
+            let metadata = json!({"namespace": "team-a", "name": "p", "labels": {"larder.dev/queue": "red"},
+                "creationTimestamp": "1970-01-01T00:00:10Z"});
+            let spec = json!({"containers": [], "resourceClaims": claims});
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec,
+                "status": {"conditions": conditions}});
+            let queued = read(pod).queued.expect("in a queue");
+            (queued.bound_at, queued.has_claims)
+        };
+        let scheduled =
+            json!([{"type": "PodScheduled", "status": "True", "lastTransitionTime": "1970-01-01T00:01:00Z"}]);
+        assert_eq!(times(json!([]), json!([])), (Seconds(10), false));
+        assert_eq!(times(scheduled, json!([{"name": "gpu", "resourceClaimName": "gpu"}])), (Seconds(60), true));
+    }
+
+    #[test]
     fn the_job_of_a_pod_is_its_controller_and_not_the_one_that_its_labels_name() {
         let job_of = |owner: Value| {
             let labels = json!({"larder.dev/dataset-uid": "u", "batch.kubernetes.io/job-name": "larder-import-pets"});

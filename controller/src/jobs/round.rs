@@ -15,6 +15,7 @@ use crate::jobs::job_state::JobState;
 use crate::jobs::leftover_pods::{self, Accounting};
 use crate::jobs::plan::Cluster;
 use crate::jobs::pod_decisions::Decisions;
+use crate::jobs::pod_waits::PodWaits;
 use crate::jobs::queue::{self, Job, LeftoverPod, Queue};
 use crate::jobs::queued_pods;
 use crate::jobs::queues::{self, Report};
@@ -39,6 +40,8 @@ pub struct Round {
     pub queues: BTreeMap<String, Report>,
     /// What was decided about pods of other programs.
     pub pods: Decisions,
+    /// What the queues remember about pods of other programs that wait.
+    pub pod_waits: PodWaits,
     /// When the next round is due if nothing changes before.
     pub again_at: Option<Seconds>,
 }
@@ -73,7 +76,7 @@ pub fn round(
     jobs.extend(queued.iter().cloned());
     leftover.extend(ending.iter().cloned());
     let mut verdicts = queue::decide(&all, &jobs, &leftover, &mut free, view.now);
-    round.pods = queued_pods::decide(view, &mut verdicts);
+    (round.pods, round.pod_waits) = queued_pods::decide(view, &mut verdicts, &mut again);
     let ruled: Vec<Ruled<'_>> = stepped
         .into_iter()
         .map(|stepped| {
