@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use larder_api::names::{FIELD_MANAGER, SWEEP_LABEL, TRIAL_LABEL};
+use larder_api::names::{FIELD_MANAGER, SWEEP_LABEL, TRIAL_LABEL, TRIAL_VARIABLE};
 use larder_api::training_job::checked::{CheckedJob, CheckedSweep};
 use larder_api::training_job::conditions::{JobConditionKind, JobReason};
 use larder_api::training_job::{BestTrial, ShownJob, SweepStatus};
@@ -37,9 +37,6 @@ const TRIALS_AT_ONCE: usize = 32;
 
 /// The number of ended trials that are kept, for their logs. The best one is kept as well.
 const KEPT: usize = 100;
-
-/// The variable that has the number of a trial.
-const NUMBER_VARIABLE: &str = "LARDER_TRIAL";
 
 /// A sweep and its trials.
 pub struct View<'a> {
@@ -158,7 +155,8 @@ impl<'a> View<'a> {
 
     fn status(&self, trials: &BTreeMap<u32, &JobObject>, tally: &Tally, end: Option<&End>) -> TrainingJobStatus {
         let before = &self.object.status;
-        let active = trials.values().filter(|trial| is_live(trial)).count() as u32;
+        // Once a sweep has ended, the other trials are deleted.
+        let active = trials.values().filter(|trial| end.is_none() && is_live(trial)).count() as u32;
         let (succeeded, failed) = (tally.succeeded(), tally.failed());
         let best = tally.best().map(|best| BestTrial {
             name: self.name(best.trial),
@@ -244,7 +242,7 @@ impl<'a> View<'a> {
         let object = self.object;
         let mut spec = object.trial_spec.clone().unwrap_or_default();
         let own = parameters(&self.sweep.space, number).into_iter();
-        let all = own.chain([(NUMBER_VARIABLE.to_owned(), number.to_string())]);
+        let all = own.chain([(TRIAL_VARIABLE.to_owned(), number.to_string())]);
         spec["parameters"] =
             all.map(|(name, value)| json!({"name": name, "value": value})).collect::<Vec<Value>>().into();
         let mut labels = object.labels.clone();

@@ -174,6 +174,7 @@ fn a_sweep_stops_at_its_target_and_ends_the_other_trials() {
     assert_eq!(world.status["sweep"]["best"], best);
     world.succeed(4, "0.1");
     assert_eq!((world.phase(), world.live()), ("Succeeded", vec![]));
+    assert_eq!(world.status["sweep"]["active"], 0);
     let complete = &world.status["conditions"][1];
     assert_eq!(
         (&complete["status"], &complete["message"]),
@@ -201,7 +202,8 @@ fn a_sweep_stops_when_trials_get_no_better_or_fail_too_often() {
         world.turn(usize::MAX);
     }
     assert_eq!((world.phase(), world.live()), ("Failed", vec![]));
-    assert_eq!(world.status["conditions"][2]["reason"], "TrialsFailed");
+    let failed = &world.status["conditions"][1];
+    assert_eq!((&failed["type"], &failed["reason"]), (&json!("Failed"), &json!("TrialsFailed")));
     // One trial that has failed is not more than may fail, but all of them.
     let mut world = World::new(list(1, json!({})));
     world.turn(usize::MAX);

@@ -115,7 +115,8 @@ pub struct Distribution {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000), inner(length(max = 256)))]
     pub values: Vec<String>,
-    /// The least number, such as `1e-5`. If `min` and `max` are whole numbers without a point, so are all others.
+    /// The least number, such as `1e-5`. If `min` and `max` are written as whole numbers, without a point and an
+    /// exponent, all others are whole numbers, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::number")]
     pub min: Option<String>,
