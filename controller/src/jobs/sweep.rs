@@ -110,13 +110,14 @@ struct End {
 impl<'a> View<'a> {
     /// The trials that exist, by number.
     fn trials(&self) -> BTreeMap<u32, &'a JobObject> {
-        let name = &self.object.meta.key.name;
-        let number = |trial: &'a JobObject| {
-            let text = trial.meta.key.name.strip_prefix(name.as_str())?.strip_prefix('-')?;
-            let number = text.parse::<u32>().ok().filter(|number| number.to_string() == text)?;
-            (number < self.sweep.trials).then_some((number, trial))
-        };
-        self.owned.iter().copied().filter_map(number).collect()
+        let numbered = |trial: &'a JobObject| Some((self.number(&trial.meta.key.name)?, trial));
+        self.owned.iter().copied().filter_map(numbered).collect()
+    }
+
+    /// The number of the trial with this name; `None` if no trial has it.
+    fn number(&self, name: &str) -> Option<u32> {
+        let text = name.strip_prefix(self.object.meta.key.name.as_str())?.strip_prefix('-')?;
+        text.parse::<u32>().ok().filter(|number| number.to_string() == text && *number < self.sweep.trials)
     }
 
     fn write(&self, name: &str, change: Change) -> Write {
@@ -232,9 +233,9 @@ impl<'a> View<'a> {
         let live = trials.values().filter(|trial| is_live(trial)).count();
         let room = (self.sweep.parallelism as usize).saturating_sub(live).min(TRIALS_AT_ONCE);
         let next = (0..self.sweep.trials).filter(|number| !tally.has_ended(*number) && !trials.contains_key(number));
-        // The others do not wait for a trial that is refused.
-        let is_refused = |number: &u32| self.refused.is_some_and(|(trial, _)| trial.name == self.name(*number));
-        let (last, first): (Vec<u32>, Vec<u32>) = next.partition(is_refused);
+        // After a refused trial come those with higher numbers, so that no other waits, however many are refused.
+        let refused = self.refused.and_then(|(trial, _)| self.number(&trial.name));
+        let (last, first): (Vec<u32>, Vec<u32>) = next.partition(|number| refused.is_some_and(|at| *number <= at));
         first.into_iter().chain(last).take(room).map(|number| self.trial(number)).collect()
     }
 

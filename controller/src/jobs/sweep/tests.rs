@@ -46,6 +46,8 @@ struct World {
     created: BTreeMap<String, u32>,
     now: Seconds,
     is_gone: bool,
+    /// The trial that was refused the last time, and why.
+    refused: Option<(Key, String)>,
 }
 
 impl World {
@@ -58,6 +60,7 @@ impl World {
             created: BTreeMap::new(),
             now: NOW,
             is_gone: false,
+            refused: None,
         }
     }
 
@@ -72,7 +75,7 @@ impl World {
             sweep: job.sweep.as_ref().expect("a sweep"),
             owned: trials.iter().collect(),
             keep_ended_jobs: None,
-            refused: None,
+            refused: self.refused.as_ref().map(|(trial, why)| (trial, why.as_str())),
         })
     }
 
@@ -210,6 +213,26 @@ fn a_sweep_stops_when_trials_get_no_better_or_fail_too_often() {
     world.end(0, None, "Failed");
     world.turn(usize::MAX);
     assert_eq!(world.phase(), "Failed");
+}
+
+// SEMANTICS: J33
+#[test]
+fn trials_that_are_refused_keep_no_other_waiting() {
+    let mut world = World::new(list(6, json!({"parallelism": 1})));
+    let taken = ["tune-1", "tune-2", "tune-4"];
+    for _ in 0..30 {
+        let writes = world.decide().writes;
+        let is_taken = |write: &&Write| taken.contains(&write.name.as_str());
+        let refused = writes.iter().find(is_taken);
+        world.refused = refused.map(|write| (Key::new(&write.namespace, &write.name), "taken".to_owned()));
+        writes.iter().filter(|write| !is_taken(write)).for_each(|write| world.apply(write));
+        for name in world.live() {
+            world.end(name["tune-".len()..].parse().expect("a number"), None, "Succeeded");
+        }
+    }
+    assert_eq!(world.created.keys().collect::<Vec<_>>(), ["tune-0", "tune-3", "tune-5"]);
+    let why = world.status["waitingFor"].as_str().unwrap_or_default();
+    assert!(why.contains("refuses the trial team-a/tune-"), "{why}");
 }
 
 #[test]
