@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use larder_dataset::size::parse_duration;
 
-use super::{GangBackend, KeepPods, MountedDataset, Role, TrainingJob};
+use super::{GangBackend, KeepPods, MountedDataset, Role, TrainingJob, Until};
 use crate::checked::InvalidField;
 use crate::form::{is_label, is_name, is_path};
 use crate::job_type::RestartScope;
@@ -380,12 +380,24 @@ impl CheckedJob {
             let what = format!("lacks {}, which jobs of the type {} need", role.name, self.kind);
             return Err(InvalidField::new("spec.roles", what));
         }
-        if !kind.success.roles.iter().any(|name| self.role(name).is_some()) {
+        let decides =
+            kind.success.roles.iter().find_map(|name| self.roles.iter().position(|role| role.name == *name));
+        let Some(decides) = decides else {
             let what = format!(
                 "has none of the roles {}; one of them must decide when the job is done",
                 kind.success.roles.join(", ")
             );
             return Err(InvalidField::new("spec.roles", what));
+        };
+        let waits_for_the_end = |role: &&CheckedRole| {
+            role.starts_after.iter().any(|before| before.role == decides && before.until == Until::Done)
+        };
+        if let Some(role) = self.roles.iter().find(waits_for_the_end) {
+            let what = format!(
+                "waits until {} is done, and so is a job of the type {} then; wait until it is ready",
+                self.roles[decides].name, self.kind
+            );
+            return Err(InvalidField::new(format!("spec.roles[{}].startsAfter", role.name), what));
         }
         Ok(())
     }

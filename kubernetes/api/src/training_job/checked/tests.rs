@@ -206,7 +206,13 @@ fn roles_must_be_those_of_the_type() {
     };
     assert_eq!(fits(json!([{"name": "chief"}, {"name": "ps"}])), Ok(()));
     assert_eq!(fits(json!([{"name": "worker", "replicas": 2, "min": 1, "max": 3}, {"name": "ps"}])), Ok(()));
+    let after = |role: &str, until: &str| json!([{"role": role, "until": until}]);
+    let worker = |after: Value| json!({"name": "worker", "startsAfter": after});
+    assert_eq!(fits(json!([{"name": "ps"}, worker(after("ps", "done"))])), Ok(()));
+    assert_eq!(fits(json!([{"name": "ps"}, {"name": "chief"}, worker(after("chief", "ready"))])), Ok(()));
     for (field, roles) in [
+        // The chief decides, so the job is done before its workers would start.
+        ("spec.roles[worker].startsAfter", json!([{"name": "ps"}, {"name": "chief"}, worker(after("chief", "done"))])),
         ("spec.roles[master].name", json!([{"name": "master"}, {"name": "ps"}])),
         ("spec.roles[chief].replicas", json!([{"name": "chief", "replicas": 2}, {"name": "ps"}])),
         ("spec.roles[ps].max", json!([{"name": "chief"}, {"name": "ps", "max": 2}])),
