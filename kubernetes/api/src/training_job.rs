@@ -352,7 +352,8 @@ pub struct Restart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000000))]
     pub max_crashes: Option<u32>,
-    /// Each time that the job has run for this long without a crash, one crash less counts, such as 6h; 12h by default.
+    /// Each time that the job has run for this long without a crash that counts, one crash less counts, such as 6h; 12h
+    /// by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")

@@ -28,8 +28,8 @@ pub use template::Defaults;
 pub const REPLICAS_MAX: u32 = 10_000;
 
 /// The most bytes of a spec, in JSON. A controller keeps the specs of all jobs in memory, and does not parse a larger
-/// one. The policy `larder-jobs` refuses jobs of a fourth of it, so only a job that was created before the policy can
-/// be larger.
+/// one. The policy `larder-jobs` refuses roles of a fourth of it and sweeps of half of it, so only a job that was
+/// created before the policy can be larger.
 pub const SPEC_BYTES_MAX: usize = 256 << 10;
 
 /// The most seconds that a pod of a job may take to end. The policy `larder-jobs` refuses jobs with more.
@@ -330,11 +330,11 @@ pub fn is_others(managed_by: Option<&str>) -> bool {
 pub fn too_large(bytes: usize) -> Option<InvalidField> {
     let what = || {
         format!(
-            "has {bytes} bytes with the rest of the spec, and may have at most {SPEC_BYTES_MAX}: move scripts and files \
-             into ConfigMaps or the image"
+            "has {bytes} bytes, and may have at most {SPEC_BYTES_MAX}: move scripts and files into ConfigMaps or the \
+             image, and use spec.sweep.grid or random in place of a long list"
         )
     };
-    (bytes > SPEC_BYTES_MAX).then(|| InvalidField::new("spec.roles[].template", what()))
+    (bytes > SPEC_BYTES_MAX).then(|| InvalidField::new("spec", what()))
 }
 
 fn duration(field: &str, text: &str) -> Result<Duration, InvalidField> {
@@ -380,8 +380,7 @@ impl CheckedJob {
             let what = format!("lacks {}, which jobs of the type {} need", role.name, self.kind);
             return Err(InvalidField::new("spec.roles", what));
         }
-        let decides =
-            kind.success.roles.iter().find_map(|name| self.roles.iter().position(|role| role.name == *name));
+        let decides = kind.success.roles.iter().find_map(|name| self.roles.iter().position(|role| role.name == *name));
         let Some(decides) = decides else {
             let what = format!(
                 "has none of the roles {}; one of them must decide when the job is done",

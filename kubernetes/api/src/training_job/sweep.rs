@@ -37,6 +37,13 @@ pub struct Parameter {
             "has(self.random) == has(oldSelf.random) && (!has(self.random) || self.random == oldSelf.random)"
         )
         .message("spec.sweep.random cannot be changed; delete the TrainingJob and apply another"),
+    // Only the best number is known of the trials that have ended.
+    validation = Rule::new("has(self.objective) == has(oldSelf.objective)")
+        .message("spec.sweep.objective cannot be added or removed; delete the TrainingJob and apply another"),
+    validation = Rule::new(
+            "!has(self.objective) || !has(oldSelf.objective) || self.objective.goal == oldSelf.objective.goal"
+        )
+        .message("spec.sweep.objective.goal cannot be changed; delete the TrainingJob and apply another"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Sweep {

@@ -167,6 +167,11 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
             json!({"sweep": {"grid": [{"name": "a-b", "values": ["1"]}]}}),
         ),
         (
+            "spec.sweep",
+            "at most 131072 characters, and this one has 16",
+            json!({"sweep": {"list": vec![json!({"LR": "x".repeat(256)}); 600]}}),
+        ),
+        (
             "spec.parameters",
             "cannot be combined with spec.sweep",
             json!({"sweep": {"list": [{"LR": "1"}]}, "parameters": [{"name": "BS", "value": "1"}]}),
@@ -386,6 +391,9 @@ fn the_trials_of_a_sweep_cannot_be_changed_but_how_many_run() {
     for (refused, patch) in [
         (Some("spec.sweep.random cannot be changed"), json!({"spec": {"sweep": {"random": {"seed": 8}}}})),
         (Some("spec.sweep cannot be added or removed"), json!({"spec": {"sweep": null}})),
+        (Some("objective.goal cannot be changed"), json!({"spec": {"sweep": {"objective": {"goal": "maximize"}}}})),
+        (Some("objective cannot be added or removed"), json!({"spec": {"sweep": {"objective": null}}})),
+        (None, json!({"spec": {"sweep": {"objective": {"target": "0.02", "patience": 5}}}})),
         (None, json!({"spec": {"sweep": {"parallelism": 30, "maxFailed": 7}}})),
     ] {
         let text = patch.to_string();

@@ -117,7 +117,7 @@ pub(super) fn check(sweep: &Sweep, name: &str, roles: &[Role]) -> Result<Checked
         }
     }
     if names.contains(TRIAL_VARIABLE) {
-        let what = format!("has the parameter {TRIAL_VARIABLE}, which is the number of the trial: give it another name");
+        let what = format!("has the parameter {TRIAL_VARIABLE}, which is the number of the trial: rename it");
         return Err(InvalidField::new("spec.sweep", what));
     }
     for role in roles {
