@@ -184,7 +184,8 @@ impl<'a> View<'a> {
     /// Why no trial runs.
     fn waiting_for(&self, trials: &BTreeMap<u32, &JobObject>) -> Option<String> {
         if let Some((trial, why)) = self.refused {
-            return Some(format!("the API server refuses the trial {trial}: {why}"));
+            let text = format!("the API server refuses the trial {trial}: {why}");
+            return Some(text.chars().take(1000).collect());
         }
         if self.job.suspend {
             return Some("spec.suspend is true".to_owned());

@@ -60,6 +60,21 @@ async fn a_sweep_runs_all_its_trials_with_their_parameters_and_is_itself_no_job_
     world.until("nothing is left", |api| names(api).is_empty() && pods(api).is_empty()).await;
 }
 
+// SEMANTICS: J11
+#[tokio::test(start_paused = true)]
+async fn trials_stay_for_as_long_as_their_sweep_whatever_the_administrator_keeps() {
+    let mut world = World::with_jobs(2);
+    world.keep_ended_jobs = Some(Duration::from_secs(60));
+    set_fates(&world.api, &[("tune-2-", "running")]);
+    world.start();
+    world.api.put("trainingjobs", sweep("tune", json!({"list": list(3), "parallelism": 1})));
+    world.until("two have ended", |api| status(api, "tune")["succeeded"] == 2).await;
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    assert_eq!(names(&world.api), ["tune", "tune-0", "tune-1", "tune-2"]);
+    set_fates(&world.api, &[]);
+    world.until("nothing is left", |api| names(api).is_empty() && pods(api).is_empty()).await;
+}
+
 // SEMANTICS: J34
 #[tokio::test(start_paused = true)]
 async fn a_number_in_a_termination_message_stops_a_sweep() {
