@@ -398,7 +398,28 @@ impl CheckedJob {
             );
             return Err(InvalidField::new(format!("spec.roles[{}].startsAfter", role.name), what));
         }
+        if let Some(launcher) = &kind.launcher
+            && let Some(role) = self.after(&launcher.role).into_iter().find(|role| launcher.starts.contains(&role.name))
+        {
+            let what = format!(
+                "waits for {}, which in jobs of the type {} waits for all pods of this role; put it after this role",
+                launcher.role, self.kind
+            );
+            return Err(InvalidField::new(format!("spec.roles[{}].startsAfter", role.name), what));
+        }
         Ok(())
+    }
+
+    /// The roles that start after this one, or after others that do.
+    fn after(&self, first: &str) -> Vec<&CheckedRole> {
+        let mut after: Vec<&CheckedRole> = Vec::new();
+        for role in &self.roles {
+            let mut before = role.starts_after.iter().filter_map(|before| self.roles.get(before.role));
+            if before.any(|before| before.name == first || after.iter().any(|other| other.name == before.name)) {
+                after.push(role);
+            }
+        }
+        after
     }
 }
 

@@ -226,6 +226,34 @@ fn roles_must_be_those_of_the_type() {
 }
 
 #[test]
+fn no_role_that_a_launcher_waits_for_starts_after_it() {
+    let kind = serde_json::from_value::<JobTypeSpec>(json!({
+        "roles": [{"name": "launcher"}, {"name": "cache"}, {"name": "worker"}],
+        "service": {}, "launcher": {"role": "launcher", "starts": ["worker"], "port": 7422},
+        "success": {"roles": ["launcher"]},
+    }))
+    .expect("of the schema's form")
+    .check()
+    .expect("valid");
+    let fits = |names: [(&str, &[&str]); 3]| {
+        let role = |(name, after): (&str, &[&str])| {
+            let after: Vec<Value> = after.iter().map(|role| json!({"role": role})).collect();
+            json!({"name": name, "startsAfter": after, "template": template()})
+        };
+        checked(with(json!({"roles": names.map(role)}))).expect("valid").fit(&kind)
+    };
+    assert_eq!(fits([("cache", &[]), ("worker", &["cache"]), ("launcher", &["worker"])]), Ok(()));
+    assert_eq!(fits([("launcher", &[]), ("cache", &["launcher"]), ("worker", &[])]), Ok(()));
+    for roles in [
+        [("launcher", &[][..]), ("worker", &["launcher"][..]), ("cache", &[][..])],
+        [("launcher", &[][..]), ("cache", &["launcher"][..]), ("worker", &["cache"][..])],
+    ] {
+        let error = fits(roles).expect_err("it would wait forever");
+        assert!(error.field == "spec.roles[worker].startsAfter" && error.what.contains("launcher"), "{error}");
+    }
+}
+
+#[test]
 fn the_timeouts_of_a_job_are_bounded_most_of_all_without_a_queue() {
     let waits = |fields: Value| {
         let datasets = json!([{"name": "pets", "mountPath": "/data", "warmTimeout": "999999d"}]);
