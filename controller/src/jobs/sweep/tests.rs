@@ -236,6 +236,18 @@ fn trials_that_are_refused_keep_no_other_waiting() {
 }
 
 #[test]
+fn a_best_number_that_is_none_is_not_better_than_others() {
+    let mut world = World::new(list(3, json!({"parallelism": 1, "objective": {"goal": "minimize"}})));
+    world.turn(usize::MAX);
+    world.succeed(0, "1");
+    // Somebody has changed the status.
+    let record = world.status["record"].as_str().expect("a record").replace("\"1\"", "\"NaN\"");
+    world.status["record"] = record.into();
+    world.succeed(1, "5");
+    assert_eq!(world.status["sweep"]["best"]["name"], "tune-1");
+}
+
+#[test]
 fn a_suspended_sweep_suspends_its_trials_and_creates_none() {
     let mut world = World::new(list(4, json!({"parallelism": 2})));
     world.turn(usize::MAX);
