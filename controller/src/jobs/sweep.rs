@@ -138,7 +138,9 @@ impl<'a> View<'a> {
         }
         let done = |why: String| Some(End { phase: Phase::Succeeded, reason: JobReason::Succeeded, why });
         if all {
-            return done(format!("all {} trials have ended, {failed} of them failed", self.sweep.trials));
+            let best = tally.best().map(|best| format!("; the best is {} with {}", self.name(best.trial), best.result));
+            let best = best.unwrap_or_default();
+            return done(format!("all {} trials have ended, {failed} of them failed{best}", self.sweep.trials));
         }
         let (objective, best) = (self.sweep.objective.as_ref()?, tally.best()?);
         let name = self.name(best.trial);

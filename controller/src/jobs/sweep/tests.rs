@@ -273,6 +273,8 @@ fn a_few_ended_trials_are_kept_and_the_best_one() {
         world.succeed(trial, if trial == 7 { "0" } else { "1" });
     }
     assert_eq!(world.phase(), "Succeeded");
+    let why = "all 150 trials have ended, 0 of them failed; the best is tune-7 with 0";
+    assert_eq!(world.status["conditions"][1]["message"], why);
     let kept: BTreeSet<String> = (50..150).chain([7]).map(|trial| format!("tune-{trial}")).collect();
     assert_eq!(world.jobs.keys().cloned().collect::<BTreeSet<_>>(), kept);
 }

@@ -143,6 +143,8 @@ fn append(text: &mut String, part: &str) {
 fn succeeded(status: &TrainingJobStatus) -> JobExplanation {
     let mut why = facts::took(status);
     append(&mut why, &facts::replaced(status));
+    let complete = JobConditionKind::Complete.find(&status.conditions).filter(|_| status.sweep.is_some());
+    append(&mut why, complete.map(|complete| part(&complete.message)).unwrap_or_default());
     JobExplanation { reason: Some(JobReason::Succeeded.to_string()), ..of(JobSituation::Succeeded, why) }
 }
 
