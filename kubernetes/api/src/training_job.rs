@@ -97,6 +97,14 @@ pub use sweep::{
         .message("spec.parameters cannot be changed; delete the TrainingJob and apply another"),
     validation = Rule::new("!has(self.datasets) || self.datasets.filter(one, has(one.split) && one.split).size() <= 1")
         .message("spec.datasets[].split can be true for one dataset"),
+    // The shares of pods that run would not change.
+    validation = Rule::new(
+            "!has(self.datasets) || !self.datasets.exists(one, has(one.split) && one.split) \
+             || self.roles.map(role, role.replicas) == oldSelf.roles.map(role, role.replicas)"
+        )
+        .message(
+            "spec.roles[].replicas cannot be changed where spec.datasets[].split is true; delete the TrainingJob and apply another"
+        ),
     validation = Rule::new("has(self.gang) == has(oldSelf.gang) && (!has(self.gang) || self.gang == oldSelf.gang)")
         .message("spec.gang cannot be changed; delete the TrainingJob and apply another"),
     validation = Rule::new(
@@ -277,7 +285,7 @@ pub struct MountedDataset {
         .message("spec.datasets[].mountPath must be an absolute path without `..` and `:`"))]
     pub mount_path: String,
     /// True to give each pod a list of the files that it is to read: every pod of a role has its share of the dataset,
-    /// by its index. Only one dataset can be split, and roles must have a fixed number of pods.
+    /// by its index. Only one dataset can be split, and the number of pods of each role is fixed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub split: bool,
     /// The percentage that must be cached before pods start; 90 by default, 0 to wait for nothing.

@@ -404,6 +404,23 @@ fn the_trials_of_a_sweep_cannot_be_changed_but_how_many_run() {
     server.cluster.kubectl_ok(&["delete", "tj", "j", "-n", NAMESPACE]);
 }
 
+// SEMANTICS: J36
+#[test]
+fn the_number_of_pods_that_have_shares_of_a_dataset_cannot_be_changed() {
+    const NAMESPACE: &str = "shares";
+    let server = start(NAMESPACE);
+    let more = r#"[{"op":"replace","path":"/spec/roles/0/replicas","value":3}]"#;
+    let patch = ["patch", "tj", "j", "-n", NAMESPACE, "--type=json", "-p", more];
+    for split in [true, false] {
+        let datasets = json!([{"name": "pets", "mountPath": "/data", "split": split}]);
+        server.apply(&job(NAMESPACE, json!({"datasets": datasets})));
+        let output = server.cluster.kubectl(&patch);
+        assert_eq!(output.status.success(), !split, "{}", said(&output));
+        assert!(!split || said(&output).contains("spec.roles[].replicas cannot be changed"), "{}", said(&output));
+        server.cluster.kubectl_ok(&["delete", "tj", "j", "-n", NAMESPACE]);
+    }
+}
+
 #[test]
 fn a_bad_queue_or_type_is_refused_at_apply_by_its_field() {
     let server = start("bad-queues");
