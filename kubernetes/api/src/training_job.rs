@@ -102,9 +102,7 @@ pub use sweep::{
             "!has(self.datasets) || !self.datasets.exists(one, has(one.split) && one.split) \
              || self.roles.map(role, role.replicas) == oldSelf.roles.map(role, role.replicas)"
         )
-        .message(
-            "spec.roles[].replicas cannot be changed where spec.datasets[].split is true; delete the TrainingJob and apply another"
-        ),
+        .message("spec.roles[].replicas cannot be changed with a split dataset; delete the TrainingJob and apply another"),
     validation = Rule::new("has(self.gang) == has(oldSelf.gang) && (!has(self.gang) || self.gang == oldSelf.gang)")
         .message("spec.gang cannot be changed; delete the TrainingJob and apply another"),
     validation = Rule::new(
