@@ -23,7 +23,12 @@ impl CheckedRule {
     /// True if the rule is about pods of the role at this position that end with this exit code. The code is `None` if
     /// it is unknown.
     pub fn matches(&self, role: usize, code: Option<u8>) -> bool {
-        self.roles.contains(&role) && self.has(code)
+        self.is_about(role) && self.has(code)
+    }
+
+    /// True if the rule is about pods of the role at this position.
+    pub fn is_about(&self, role: usize) -> bool {
+        self.roles.contains(&role)
     }
 
     fn has(&self, code: Option<u8>) -> bool {
