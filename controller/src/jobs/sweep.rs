@@ -14,12 +14,14 @@ use larder_api::names::{FIELD_MANAGER, SWEEP_LABEL, TRIAL_LABEL, TRIAL_VARIABLE}
 use larder_api::training_job::checked::{CheckedJob, CheckedSweep};
 use larder_api::training_job::conditions::{JobConditionKind, JobReason};
 use larder_api::training_job::{BestTrial, ShownJob, SweepStatus};
-use larder_api::{Phase, TrainingJob, TrainingJobStatus};
+use larder_api::{InvalidField, Phase, TrainingJob, TrainingJobStatus};
 use larder_kube::Resource;
+use larder_kube::events::Severity;
 use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
 use serde_json::{Value, json};
 
+use crate::events::write_event;
 use crate::jobs::condition::time;
 use crate::jobs::objects::JobObject;
 use crate::time::Seconds;
@@ -97,6 +99,31 @@ pub fn decide(view: &View<'_>) -> Decision {
         writes.extend(view.excess(&trials, &written));
     }
     Decision { writes, again_at: None }
+}
+
+/// Reports that the spec of a sweep is invalid. Its record and its trials stay, for when the spec is corrected.
+pub fn refuse(object: &JobObject, error: &InvalidField, now: Seconds) -> Decision {
+    let (meta, before) = (&object.meta, &object.status);
+    let (kind, reason, why) = (JobConditionKind::Valid, JobReason::InvalidSpec, error.to_string());
+    let old = kind.find(&before.conditions).filter(|old| old.status == "False");
+    let since = old.map_or_else(|| time(now), |old| old.last_transition_time.clone());
+    let shown = before.shown.clone().unwrap_or_default();
+    let status = TrainingJobStatus {
+        observed_generation: Some(object.generation),
+        phase: Some(before.phase.unwrap_or_default()),
+        waiting_for: Some(why.clone()),
+        shown: Some(ShownJob { why: reason.to_string(), ..shown }),
+        conditions: vec![kind.is(false, reason, why.clone(), object.generation, since)],
+        ..before.clone()
+    };
+    if status == *before || before.phase.is_some_and(Phase::is_terminal) {
+        return Decision::default();
+    }
+    let fields = json!({"metadata": {"uid": meta.uid}, "status": status});
+    let write = Write::new(Kind::TrainingJob, &meta.key.namespace, &meta.key.name, Change::ApplyStatus(fields));
+    let said = (Severity::Warning, reason.as_str(), why.as_str());
+    let event = write_event(now, Kind::TrainingJob, meta, &[meta.uid.as_str(), said.1, said.2], said);
+    Decision { writes: vec![write, event], again_at: None }
 }
 
 /// How a sweep ended.

@@ -68,7 +68,8 @@ fn exit_code(pod: &Pod) -> Option<u8> {
     failed.min_by_key(|(is_other, _)| *is_other).map(|(_, code)| code)
 }
 
-/// How often the kubelet has restarted containers of a pod, apart from sidecars, which restart whatever the pod's policy.
+/// How often the kubelet has restarted containers of a pod. Sidecars do not count: they restart whatever the pod's
+/// policy.
 fn restarts(pod: &Pod) -> u32 {
     let first = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
     let sidecars = first.filter(|container| container.restart_policy.as_deref() == Some("Always"));
