@@ -90,8 +90,7 @@ pub fn decide(view: &View<'_>) -> Decision {
     let end = view.end(&tally);
     let now = view.status(&trials, &tally, end.as_ref());
     if now != *status {
-        let fields = json!({"metadata": {"uid": view.object.meta.uid}, "status": now});
-        writes.push(view.write(&view.object.meta.key.name, Change::ApplyStatus(fields)));
+        writes.push(status_write(view.object, &now));
     }
     if end.is_none() {
         writes.extend(view.suspended(&trials));
@@ -119,11 +118,18 @@ pub fn refuse(object: &JobObject, error: &InvalidField, now: Seconds) -> Decisio
     if status == *before || before.phase.is_some_and(Phase::is_terminal) {
         return Decision::default();
     }
-    let fields = json!({"metadata": {"uid": meta.uid}, "status": status});
-    let write = Write::new(Kind::TrainingJob, &meta.key.namespace, &meta.key.name, Change::ApplyStatus(fields));
     let said = (Severity::Warning, reason.as_str(), why.as_str());
     let event = write_event(now, Kind::TrainingJob, meta, &[meta.uid.as_str(), said.1, said.2], said);
-    Decision { writes: vec![write, event], again_at: None }
+    Decision { writes: vec![status_write(object, &status), event], again_at: None }
+}
+
+/// Writes a status over the one that was read and no other: that of another controller process may count trials that
+/// are gone by now.
+fn status_write(object: &JobObject, status: &TrainingJobStatus) -> Write {
+    let meta = &object.meta;
+    let metadata = json!({"uid": meta.uid, "resourceVersion": meta.version.to_string()});
+    let change = Change::ApplyStatus(json!({"metadata": metadata, "status": status}));
+    Write::new(Kind::TrainingJob, &meta.key.namespace, &meta.key.name, change)
 }
 
 /// How a sweep ended.

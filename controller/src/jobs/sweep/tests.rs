@@ -17,7 +17,7 @@ fn tune(sweep: &Value, suspend: bool, status: &Value) -> JobObject {
     });
     read(&json!({
         "apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob",
-        "metadata": {"namespace": "team-a", "name": "tune", "uid": "u", "generation": 1},
+        "metadata": {"namespace": "team-a", "name": "tune", "uid": "u", "generation": 1, "resourceVersion": "7"},
         "spec": spec, "status": status,
     }))
 }
@@ -162,6 +162,13 @@ fn a_sweep_runs_its_trials_a_few_at_a_time_each_with_its_parameters() {
     world.now += 3_600;
     world.turn(1);
     assert!(world.is_gone, "after its spec.ttlAfterFinished");
+}
+
+#[test]
+fn a_status_is_written_over_the_one_that_was_read_and_no_other() {
+    let writes = World::new(list(2, json!({}))).decide().writes;
+    let Change::ApplyStatus(fields) = &writes[0].change else { panic!("{writes:?}") };
+    assert_eq!(fields["metadata"], json!({"uid": "u", "resourceVersion": "7"}));
 }
 
 // SEMANTICS: J34
