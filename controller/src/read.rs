@@ -271,6 +271,11 @@ mod tests {
         let again = json!([{"name": "main", "restartCount": 2, "state": {"running": {}}, "lastState": ended(3, "")}]);
         let again = of("Running", again);
         assert_eq!((again.exit_code, again.restarts), (Some(3), 2));
+        let mut sidecar = bound();
+        sidecar["spec"]["initContainers"] = json!([{"name": "proxy", "restartPolicy": "Always"}, {"name": "prepare"}]);
+        let restarted = ["proxy", "prepare"].map(|name| json!({"name": name, "restartCount": 3}));
+        sidecar["status"] = json!({"phase": "Running", "initContainerStatuses": restarted});
+        assert_eq!(read(sidecar).of_job.expect("of a job").restarts, 3, "sidecars restart anyway");
         let result = |phase, message| of(phase, both(ended(0, "1"), ended(0, message))).result;
         assert_eq!(result("Succeeded", " -0.25e-3\n").as_deref(), Some("-0.25e-3"));
         assert_eq!(result("Failed", "1").as_deref(), None);

@@ -66,12 +66,18 @@ fn exit_code(pod: &Pod) -> Option<u8> {
     failed.min_by_key(|(is_other, _)| *is_other).map(|(_, code)| code)
 }
 
-/// How often the kubelet has restarted containers of a pod.
+/// How often the kubelet has restarted containers of a pod. Sidecars do not count: they restart whatever the pod's
+/// policy.
 fn restarts(pod: &Pod) -> u32 {
+    let first = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let sidecars = first.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let sidecars: Vec<&str> = sidecars.map(|container| container.name.as_str()).collect();
     let statuses = pod.status.iter().flat_map(|status| {
         status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())
     });
-    let counts = statuses.map(|container| u32::try_from(container.restart_count).unwrap_or(0));
+    let counts = statuses
+        .filter(|container| !sidecars.contains(&container.name.as_str()))
+        .map(|container| u32::try_from(container.restart_count).unwrap_or(0));
     counts.fold(0, u32::saturating_add)
 }
 

@@ -207,8 +207,11 @@ impl State {
 
     /// Decides about a sweep; `None` if it is none that this controller runs.
     pub fn sweep(&self, key: &Key, now: Seconds) -> Option<sweep::Decision> {
-        let object = self.jobs.jobs.get(key).filter(|object| object.is_ours())?;
-        let job = object.job.as_ref().ok()?;
+        let object = self.jobs.jobs.get(key).filter(|object| object.is_ours() && object.trial_spec.is_some())?;
+        let job = match &object.job {
+            Ok(job) => job,
+            Err(error) => return Some(sweep::refuse(object, error, now)),
+        };
         let view = sweep::View {
             now,
             object,
