@@ -528,12 +528,16 @@ class PageTest(unittest.TestCase):
             ds = lt.ImageFolder(root)
             names: dict[str, Any] = {"ds": ds, "any_sampler": data.SequentialSampler(ds), "t": str, "epoch": 1}
             names |= {"names": ["class/1.jpg"], "tf": mock.MagicMock(), "webdataset": mock.MagicMock()}
+            read: list[Any] = []
+            names["tf"].data.Dataset.from_generator = lambda make, _: read.extend(make())
+            names["webdataset"].DataPipeline = lambda make, *_: read.extend(make())
             examples = re.findall("```python\n(.*?)```", file.read(), re.DOTALL)
             for example in examples:
                 with self.subTest(example):
                     exec(re.sub('"/data/[a-z]*"', repr(root), example), names)
-        self.assertEqual(len(examples), 4)
-        self.assertEqual(names["path"], os.path.join(root, "class/1.jpg"))
+        self.assertEqual(len(examples), 5)
+        path = os.path.join(root, "class/1.jpg")
+        self.assertEqual((names["path"], read), (path, [path, {"url": path}]))
 
 
 def mounted_at(root: str) -> Callable[[Any], Any]:
