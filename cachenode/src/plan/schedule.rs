@@ -28,9 +28,9 @@ const LEASE: Duration = Duration::from_secs(60);
 /// How long a plan is there after all of it was read.
 const ENDED_STAYS: Duration = Duration::from_secs(10);
 
-/// The most plans of a dataset, and of a user.
+/// The most plans of a dataset, and of a user. Each rank of a node has one for training, and maybe one for validation.
 const PLANS_MOST: usize = 64;
-const PLANS_OF_USER_MOST: usize = 8;
+const PLANS_OF_USER_MOST: usize = 32;
 
 /// The user of requests of which the kernel does not say it: those of a mount that can be mapped into user namespaces.
 const UNKNOWN_USER: u32 = u32::MAX;

@@ -279,6 +279,9 @@ async fn an_epoch_in_the_order_of_the_last_one_is_followed_and_a_shuffled_one_is
     };
     let pages: Arc<dyn PageCache> = Arc::<Cached>::clone(&world.cached);
     // Without a page cache to ask, no epoch is followed.
+    let ended: Arc<dyn PageCache> = Arc::<Cached>::default();
+    world.dataset.watch_pages(Arc::downgrade(&ended));
+    drop(ended);
     for _ in 0..2 {
         assert_eq!(world.read_all(&order(0)).await, FILES as usize);
     }
@@ -290,6 +293,13 @@ async fn an_epoch_in_the_order_of_the_last_one_is_followed_and_a_shuffled_one_is
     fetched.sort_unstable();
     assert!(fetched.into_iter().eq(0..FILES), "each once");
     assert_eq!(world.dataset.counters().plan_blocks_wasted.load(Relaxed), 0);
+    // Readers that pause for longer than a lease are followed again.
+    world.read_all(&order(0)[..FILES as usize / 2]).await;
+    assert_eq!(world.value("fs_plans"), 1);
+    let source = PlanSource { user: FOLLOWED.user, folder: None, pages: &pages };
+    world.dataset.plan(&Command::Close { id: FOLLOWED.id }, &source).unwrap();
+    world.read_all(&order(0)[FILES as usize / 2..]).await;
+    assert_eq!(world.value("fs_plans"), 1);
     let before = world.dataset.counters().plan_blocks_in_time.load(Relaxed);
     for seed in 1..4 {
         assert_eq!(world.read_all(&order(seed)).await, FILES as usize, "shuffled by {seed}");

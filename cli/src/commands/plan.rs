@@ -51,7 +51,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         bail!("no line of {} names a file: use paths below {}", from(), args.dir.display());
     }
     plan.wait_until_read()?;
-    output::note(format_args!("{} files were planned and read", plan.position));
+    output::note(format_args!("{} files were planned", plan.position));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -134,7 +134,8 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Keeps the plan alive until it ends because all of its files were read.
+    /// Keeps the plan alive until it ends, because all of its files were read or the process that serves the mount was
+    /// restarted.
     fn wait_until_read(&mut self) -> anyhow::Result<()> {
         self.renew(Some(self.position))?;
         loop {

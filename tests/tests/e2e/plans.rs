@@ -215,7 +215,8 @@ fn junk_in_the_ioctls_is_an_errno() {
         errno(&folder, OPEN, &id) == 0
     });
     let opened = opened.count();
-    assert!((7..=63).contains(&opened), "{opened} of 10,000 plans");
+    // The second if the kernel does not say the user.
+    assert!(opened == 31 || opened == 63, "{opened} of 10,000 plans");
     assert_eq!(mount.read_fresh("d/000").unwrap(), seeded_bytes(0, FILE_BYTES));
     assert_eq!(lab.server.counters().gets, 1, "nothing was planned");
 }

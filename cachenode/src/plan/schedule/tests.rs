@@ -244,12 +244,12 @@ fn impossible_and_unbounded_values_are_refused_and_change_nothing() {
 #[test]
 fn a_user_and_a_dataset_have_so_many_plans() {
     let mut world = World::new();
-    for id in 0..8 {
+    for id in 0..32 {
         assert!(world.schedule.open(owner(1, id), None, None, world.now).is_ok());
     }
-    assert_eq!(world.schedule.open(owner(1, 8), None, None, world.now), Err(PlanRefused::TooMany));
-    assert!(world.schedule.open(owner(1, 7), None, None, world.now).is_ok(), "it is open");
-    for id in 8..64 {
+    assert_eq!(world.schedule.open(owner(1, 32), None, None, world.now), Err(PlanRefused::TooMany));
+    assert!(world.schedule.open(owner(1, 31), None, None, world.now).is_ok(), "it is open");
+    for id in 32..64 {
         assert!(world.schedule.open(owner(UNKNOWN_USER, id), None, None, world.now).is_ok());
     }
     assert_eq!(world.schedule.open(owner(UNKNOWN_USER, 64), None, None, world.now), Err(PlanRefused::TooMany));
