@@ -240,7 +240,7 @@ class PlannedTest(unittest.TestCase):
             list(loader)
             self.assertEqual(mount.history, [])
             list(loader)
-        self.assertEqual(mount.items(), NAMES)
+        self.assertEqual((mount.items(), mount.history[0]["puts"]), (NAMES, [(0, N)]), "its order is known")
 
     def test_whatever_goes_wrong_ends_the_plan_and_not_the_epoch(self) -> None:
         expected = epochs("shuffle", 2, False)

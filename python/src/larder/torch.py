@@ -109,8 +109,8 @@ class _Watch:
 
     @property
     def wants_order(self) -> bool:
-        """False: the order of the next epoch would be of no use."""
-        return not self.is_off and (self.is_first or any(plan.is_active for plan in self.plans.values()))
+        """False: no sample of the last epoch was in a mount, so the order of the next one would be of no use."""
+        return not self.is_off and (self.is_first or bool(self.plans))
 
     def begin(self, order: Optional[torch.Tensor]) -> None:
         """An epoch begins."""
