@@ -13,6 +13,7 @@ import re
 import tempfile
 import unittest
 import warnings
+from array import array
 from typing import Any, Callable, Iterator
 from unittest import mock
 
@@ -160,6 +161,16 @@ class PlannedTest(unittest.TestCase):
             watch.end()
         self.assertEqual(mount.items(), [NAMES[index] for batch in batches for index in batch])
         self.assertEqual(mount.history[0]["count"], 12)
+
+    def test_batches_of_any_kind_are_planned(self) -> None:
+        for kind in (list, tuple, torch.as_tensor, lambda batch: array("l", batch)):
+            mount = FakeMount()
+            with mount.mounted():
+                watch = lt._Watch(PATHS.__getitem__, mock.Mock(num_workers=0))
+                watch.begin(None)
+                watch.handed_over(kind([5, 3, 8]))
+                watch.handed_over(kind([1]))
+            self.assertEqual(mount.items(), [NAMES[index] for index in (5, 3, 8, 1)])
 
     def test_a_resumed_epoch_is_found_in_the_order(self) -> None:
         order = torch.randperm(N, generator=generator())

@@ -132,7 +132,8 @@ class _Watch:
         if self.is_off:
             return
         try:
-            batch = batch.tolist() if isinstance(batch, torch.Tensor) else batch
+            # A tensor or an array of numpy.
+            batch = batch.tolist() if hasattr(batch, "tolist") else batch
             indices = list(batch) if isinstance(batch, (list, tuple)) else [batch]
             if indices:
                 self._handed_over(indices)
@@ -140,7 +141,7 @@ class _Watch:
             # A plan is a hint. Whatever is wrong with it must not end the epoch.
             self.is_off = True
             warnings.warn(
-                f"larder: samples are not planned any more, because path= or ranges= failed: {error!r}", stacklevel=2
+                f"larder: samples are not planned any more; check path= or ranges= of planned: {error!r}", stacklevel=2
             )
 
     def end(self) -> None:
