@@ -409,4 +409,8 @@ impl Look for Shared {
     fn is_here(&self, part: &BlockPart) -> bool {
         self.fetcher.is_here(part)
     }
+
+    fn is_piece(&self, file: FileIndex, part: &BlockPart) -> bool {
+        self.fetcher.is_read_here_and_there(file, part)
+    }
 }

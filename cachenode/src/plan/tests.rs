@@ -318,11 +318,27 @@ async fn a_part_that_the_cache_has_is_not_fetched_with_the_rest_of_its_block() {
     let page = at..at + (16 << 10);
     assert_eq!(world.origin.take(), [page]);
     world.open();
-    let range = |offset| FileRange { row: 0, offset, len: 4096 };
-    world.put(Items::Ranges(vec![range(at), range(2 * BLOCK_BYTES)])).unwrap();
+    let range = |offset, len| FileRange { row: 0, offset, len };
+    world.put(Items::Ranges(vec![range(at, 4096), range(2 * BLOCK_BYTES, 1 << 20)])).unwrap();
     world.holds(BLOCK_BYTES).await;
     let other = 2 * BLOCK_BYTES..SIZE;
     assert_eq!(world.origin.take(), [other]);
+}
+
+// SEMANTICS: C14, C27
+#[tokio::test]
+async fn a_plan_of_small_parts_of_a_large_file_fetches_the_blocks_that_their_readers_would() {
+    const BLOCKS: u64 = 100;
+    const LAST: u64 = (BLOCKS - 1) * BLOCK_BYTES;
+    let world = World::of(&[BLOCKS * BLOCK_BYTES], 0, PolicyKind::Nr);
+    world.open();
+    let here_and_there = (0..BLOCKS - 1).map(|block| block * BLOCK_BYTES + (1 << 20));
+    let in_the_last = (0..6).map(|nth| LAST + (1 << 20) + nth * (64 << 10));
+    let range = |offset| FileRange { row: 0, offset, len: 4096 };
+    world.put(Items::Ranges(here_and_there.chain(in_the_last).map(range).collect())).unwrap();
+    world.holds(BLOCK_BYTES).await;
+    let last = LAST..LAST + BLOCK_BYTES;
+    assert_eq!(world.origin.take(), [last]);
 }
 
 // SEMANTICS: C22, C27

@@ -22,12 +22,17 @@ impl Look for Files {
     fn part(&self, item: Item, nth: u32) -> Option<(FileIndex, BlockPart)> {
         let blocks = if item.row.is_multiple_of(10) { 2 } else { 1 };
         let block = BlockIndex(item.row + nth * 1_000_000);
-        let part = BlockPart { block, file_offset: 0, block_len: LEN, start: 0, len: LEN };
+        let len = if item.len == 0 { LEN } else { item.len };
+        let part = BlockPart { block, file_offset: 0, block_len: LEN, start: 0, len };
         (item.row != NO_FILE && nth < blocks).then_some((FileIndex(item.row), part))
     }
 
     fn is_here(&self, part: &BlockPart) -> bool {
         self.here.borrow().contains(&part.block)
+    }
+
+    fn is_piece(&self, _: FileIndex, part: &BlockPart) -> bool {
+        part.len < LEN / 4
     }
 }
 
@@ -159,6 +164,16 @@ fn a_plan_without_memory_gets_that_of_others_up_to_half_of_its_share() {
     assert_eq!(world.fetch(600), [1, 2, 3]);
     world.arrive();
     assert!(!world.schedule.make_way(2, &world.planned), "it has more than half");
+}
+
+#[test]
+fn a_block_of_which_readers_fetch_pieces_is_left_to_them_unless_the_plan_often_returns_to_it() {
+    let mut world = World::new();
+    let plan = world.open(1);
+    let part = |row: &u32| Item { offset: 10, row: *row, len: 5 };
+    let parts: Vec<Item> = [3, 1, 3, 1, 2, 1, 3, 1, 1, 3, 3, 1, 4].iter().map(part).collect();
+    world.schedule.put(plan, put(0), &parts, world.now, &world.planned).unwrap();
+    assert_eq!(world.fetch(1_000), [1], "six parts");
 }
 
 #[test]
