@@ -294,7 +294,8 @@ impl Shared {
                 let folder_bytes = path.len();
                 let row = |name: &&[u8]| {
                     path.truncate(folder_bytes);
-                    path.extend_from_slice(name);
+                    // `find` prints them with a "./" in front.
+                    path.extend_from_slice(name.strip_prefix(b"./").unwrap_or(name));
                     match self.manifest.follow(&path) {
                         Ok(Some(Entry::File(FileIndex(row)))) => row,
                         _ => NO_FILE,

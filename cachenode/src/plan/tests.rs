@@ -236,7 +236,7 @@ async fn files_are_found_by_their_paths_and_values_that_are_impossible_are_refus
     let open = |snapshot| world.command(&Command::Open(Open { id: ID, snapshot: Some(snapshot), count: None }), None);
     assert_eq!(open([7; 32]), Err(PlanRefused::OtherSnapshot));
     assert_eq!(open(world.dataset.manifest().snapshot().0), Ok(65_536));
-    let paths = Items::Paths(vec![&b"000002"[..], b"nothing", b"", b"../000001", b"000001"]);
+    let paths = Items::Paths(vec![&b"000002"[..], b"nothing", b"", b"../000001", b"./000001"]);
     assert_eq!(world.put(paths.clone()), Ok(65_531), "a path without a file is an item, too");
     world.holds(2_003).await;
     let put = Put { id: ID, position: 0, passed: 0, replaces: false };

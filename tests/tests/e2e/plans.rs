@@ -221,6 +221,22 @@ fn junk_in_the_ioctls_is_an_errno() {
     assert_eq!(lab.server.counters().gets, 1, "nothing was planned");
 }
 
+#[test]
+fn a_list_has_paths_as_find_prints_them_or_absolute_ones_and_others_are_an_error() {
+    let lab = Lab::new();
+    let mount = mounted(&lab, 0);
+    let (folder, list) = (mount.path("d").join(""), lab.folder().join("list"));
+    let args = ["plan", folder.to_str().unwrap(), "--from", list.to_str().unwrap()];
+    std::fs::write(&list, format!("# the first\n./000\n{}001\n", folder.display())).unwrap();
+    let mut command = lab.command(&args);
+    let plan = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until_held(&mount, 2);
+    end(plan);
+    std::fs::write(&list, "d/000\n").unwrap();
+    let error = lab.larder_fails(1, &args);
+    assert!(error.contains("d/000") && error.contains("use paths below"), "{error}");
+}
+
 /// The Python package at a real mount. `make python` runs its own tests.
 // SEMANTICS: C27
 #[test]
