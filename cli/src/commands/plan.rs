@@ -39,7 +39,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         let path = path.strip_prefix(root.as_os_str().as_bytes()).unwrap_or(path);
         let path = &path[..path.len().min(PATH_MOST)];
         let is_first = plan.position == 0 && part.count == 0 && !path.is_empty();
-        if is_first && !args.dir.join(OsStr::from_bytes(path)).exists() {
+        if is_first && (path.starts_with(b"/") || !args.dir.join(OsStr::from_bytes(path)).exists()) {
             let path = String::from_utf8_lossy(path);
             bail!("{} begins with {path}, which is not there: use paths below {}", from(), args.dir.display());
         }
