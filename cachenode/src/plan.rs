@@ -228,7 +228,7 @@ impl Shared {
         }
     }
 
-    /// The plan by which an epoch was followed has ended, since its readers paused. It is followed again once they go on.
+    /// The plan by which an epoch was followed has ended, since its readers paused. It may be followed again.
     fn lapse(&self, mut state: MutexGuard<'_, State>) {
         let was_followed = state.followed.take().is_some();
         drop(state);

@@ -162,7 +162,8 @@ class PlanTest(unittest.TestCase):
     def test_paths_outside_of_the_mount_keep_their_positions(self) -> None:
         mount = FakeMount()
         with mount.mounted():
-            items = ["/data/a", "/other/b", "/data/../x", "/data/d/" + "n" * 5_000, "/data/d/..", "/data/d/", "/data/d/c"]
+            long = "/data/d/" + "n" * 5_000
+            items = ["/data/a", "/other/b", "/data/../x", long, "/data/d/..", "/data/d/", "/data/d/c"]
             Plan("/data", lambda start, stop: items[start:stop]).advance(0, 7)
             self.assertEqual(mount.items(), ["a", "", "", "", "", "", "d/c"])
 

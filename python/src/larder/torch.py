@@ -380,9 +380,9 @@ class Sampler(_TorchSampler):  # type: ignore[misc, type-arg, unused-ignore]
     With `deal="none"`, each rank gets what DistributedSampler gives it. With `deal="owner"`, each global batch of
     `num_replicas * batch_size` samples has the same samples as without, so the summed gradient is the same, and each
     rank gets first what its node is to keep: less is read from other nodes. That needs a `larder.torch.ImageFolder`, a
-    placement other than `local`, and torch.distributed, over which the ranks tell each other once what is theirs. What a
-    rank computes of its own batch alone, such as the statistics of BatchNorm, is computed of other samples. `deal` may
-    also be a function from an index to the ranks that should get it.
+    placement other than `local`, and torch.distributed, over which the ranks learn once what is each one's. What a rank
+    computes of its own batch alone, such as the statistics of BatchNorm, is computed of other samples. `deal` may also
+    be a function from an index to the ranks that should get it.
 
     An epoch can begin in its middle: `set_epoch(epoch, start)`, where `start` is the number of samples that this rank
     has had. A later `set_epoch` of the same epoch without `start`, as that of a framework, does not change it.
@@ -413,7 +413,7 @@ class Sampler(_TorchSampler):  # type: ignore[misc, type-arg, unused-ignore]
         self.deal = _owners(dataset, self.num_replicas, self.rank) if deal == "owner" else deal
         self.batch = batch_size
         self.epoch = self.start = 0
-        # How many indices of this epoch were yielded, also after its end: loaders keep what they have drawn for a while.
+        # How many indices of this epoch were yielded, after its end, too: loaders keep what they have drawn.
         self._at = 0
         per_rank = self.size // self.num_replicas if drop_last else -(-self.size // self.num_replicas)
         self.num_samples = per_rank
@@ -489,9 +489,9 @@ def _owners(dataset: Any, num_replicas: int, rank: int) -> Callable[[int], Seque
     every[rank] = mine
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         # Of all processes: several may be the same rank of the data, as with tensor parallelism.
-        told: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(told, (rank, mine))
-        for of_rank, bits in reversed(told):
+        gathered: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(gathered, (rank, mine))
+        for of_rank, bits in reversed(gathered):
             every[of_rank] = bits
 
     def owners(index: int) -> Sequence[int]:
