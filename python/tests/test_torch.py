@@ -162,6 +162,17 @@ class PlannedTest(unittest.TestCase):
         self.assertEqual(mount.items(), [NAMES[index] for batch in batches for index in batch])
         self.assertEqual(mount.history[0]["count"], 12)
 
+    def test_a_wrong_order_is_not_followed_from_place_to_place(self) -> None:
+        mount = FakeMount()
+        with mount.mounted():
+            watch = lt._Watch(PATHS.__getitem__, mock.Mock(num_workers=0))
+            watch.begin(torch.arange(N))
+            for index in (0, 50, 7, 90, 3):
+                watch.handed_over([index])
+        self.assertIsNone(watch.order)
+        items = mount.history[0]["items"]
+        self.assertEqual([items[at] for at in sorted(items)[-3:]], [NAMES[index] for index in (7, 90, 3)])
+
     def test_batches_of_any_kind_are_planned(self) -> None:
         for kind in (list, tuple, torch.as_tensor, lambda batch: array("l", batch)):
             mount = FakeMount()

@@ -125,6 +125,8 @@ class _Watch:
         self.first = 0
         self.at = 0
         self.sizes: deque[int] = deque()
+        # The last batch was elsewhere in the order than expected.
+        self.has_jumped = False
         self.handed_at = time.monotonic()
 
     def handed_over(self, batch: Any) -> None:
@@ -192,7 +194,12 @@ class _Watch:
         assert order is not None
         batch = torch.as_tensor(list(indices))
         if torch.equal(order[self.at : self.at + len(indices)], batch):
+            self.has_jumped = False
             return True
+        if self.has_jumped:
+            # In a wrong order, each small batch is somewhere else.
+            return False
+        self.has_jumped = True
         for place in (order == batch[0]).nonzero().reshape(-1).tolist():
             if torch.equal(order[place : place + len(indices)], batch):
                 self.at = place
