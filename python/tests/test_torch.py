@@ -162,6 +162,18 @@ class PlannedTest(unittest.TestCase):
         self.assertEqual(mount.items(), [NAMES[index] for batch in batches for index in batch])
         self.assertEqual(mount.history[0]["count"], 12)
 
+    def test_a_wrong_order_is_replaced_at_once_also_if_the_plan_is_full_of_it(self) -> None:
+        mount = FakeMount()
+        mount.takes = 40
+        with mount.mounted():
+            # Nothing counts as read yet.
+            watch = lt._Watch(PATHS.__getitem__, mock.Mock(num_workers=8, prefetch_factor=4))
+            watch.begin(torch.arange(N))
+            watch.handed_over(list(range(8)))
+            self.assertEqual(len(mount.items()), 40)
+            watch.handed_over([90, 7, 20])
+        self.assertEqual(mount.items()[8:], [NAMES[index] for index in (90, 7, 20)])
+
     def test_a_wrong_order_is_not_followed_from_place_to_place(self) -> None:
         mount = FakeMount()
         with mount.mounted():

@@ -106,6 +106,8 @@ class Plan:
     def replace_from(self, position: int) -> None:
         """What was put from `position` on is wrong, or the reader goes on there. It is put again."""
         self._position, self._replaces = position, True
+        # What is replaced makes room for it.
+        self._wanted = max(self._wanted, 1)
 
     def finish(self, count: int) -> None:
         """There are `count` items in all. The plan ends when they were read."""
