@@ -415,6 +415,11 @@ impl Blocks {
 }
 
 impl ReadRanges {
+    /// True if nothing was read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// True if all of a range was read.
     pub(crate) fn covers(&self, range: &Range<u32>) -> bool {
         self.0.iter().any(|read| read.start <= range.start && range.end <= read.end)
