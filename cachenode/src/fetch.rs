@@ -76,6 +76,7 @@ use crate::memory::{Account, Permit};
 use crate::sharing::{Asker, Route, Sharing};
 use crate::stalls::{Cause, Phase, Stalls};
 use crate::tensors::{Demand, Tensors};
+use crate::window::Miss;
 
 use coming::{ComingPieces, Landing};
 use context::FetchContext;
@@ -264,11 +265,13 @@ impl Fetcher {
             }
             let demand = self.follow_tensors(file, &part);
             let piece = match demand {
-                Demand::Unknown => self.next_piece(file, &part),
-                Demand::Part(piece) => self.takes_pieces(file, part.block).then_some(piece),
+                Demand::Unknown => {
+                    self.next_piece(file, &part).filter(|miss| !miss.then_block || self.follow(file, part))
+                }
+                Demand::Part(piece) => self.takes_pieces(file, part.block).then_some(Miss { piece, then_block: false }),
                 Demand::Block => None,
             };
-            if let Some(piece) = piece {
+            if let Some(Miss { piece, .. }) = piece {
                 return Box::pin(self.fetch_larger_piece(file, part, piece, Asker::Here, deadline)).await;
             }
             let next = match demand {
@@ -403,9 +406,19 @@ impl Fetcher {
         fetched.inspect_err(|error| self.context.fetch_failed(part.block, error))
     }
 
-    /// The piece to fetch for a part of a block. None: the whole block.
-    fn next_piece(&self, file: FileIndex, part: &BlockPart) -> Option<BlockPart> {
+    /// What to fetch for a part of a block. None: the whole block.
+    fn next_piece(&self, file: FileIndex, part: &BlockPart) -> Option<Miss> {
         if self.takes_pieces(file, part.block) { self.context.window.next_piece(part) } else { None }
+    }
+
+    /// Starts to fetch a block behind a piece of it, under the conditions of a stream. False: there is no memory, or
+    /// the disk is behind, so the reader waits for the block.
+    fn follow(self: &Arc<Self>, file: FileIndex, part: BlockPart) -> bool {
+        let has_room = self.memory.leaves_half(u64::from(part.block_len >> 10) + 1) && self.context.disk_keeps_up();
+        if has_room {
+            let _ = self.join_or_start(file, part, Purpose::Ahead, End::by(self.deadline()));
+        }
+        has_room
     }
 
     /// True if pieces of a block may be fetched: its file has several, and nothing fetches all of it, or has.

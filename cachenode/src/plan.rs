@@ -224,7 +224,9 @@ impl Shared {
 
     /// Follows the last epoch, which has `count` blocks, from a position on.
     fn follow(self: &Arc<Self>, at: usize, count: usize) {
-        let Some(pages) = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone() else { return };
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Of a mount that has ended, nothing can be asked.
+        let Some(pages) = watched.filter(|pages| pages.strong_count() > 0) else { return };
         let mut state = self.state();
         // Programs that say what they read know better.
         if state.schedule.len() == 0
@@ -244,6 +246,15 @@ impl Shared {
         }
     }
 
+    /// The plan by which an epoch was followed has ended, since its readers paused. It may be followed again.
+    fn lapse(&self, mut state: MutexGuard<'_, State>) {
+        let was_followed = state.followed.take().is_some();
+        drop(state);
+        if was_followed {
+            self.follower().lapse();
+        }
+    }
+
     /// Puts the next blocks into the plan by which an epoch is followed, if it wants them.
     fn feed(&self) {
         let planned = self.fetcher.planned();
@@ -254,13 +265,14 @@ impl Shared {
         let Some(followed) = state.followed.as_mut().filter(|followed| followed.reads < reads) else { return };
         followed.reads = reads;
         let from = followed.next;
-        let wanted = state.schedule.at(FOLLOWED, passed, Instant::now(), planned).map(|wanted| wanted as usize);
-        drop(state);
-        let blocks = match wanted {
-            Ok(wanted) if wanted > 0 => self.follower().ahead(from, wanted.min(FED_AT_ONCE)).to_vec(),
-            Ok(_) => return,
-            Err(_) => return self.leave(),
+        let Ok(wanted) = state.schedule.at(FOLLOWED, passed, Instant::now(), planned) else {
+            return self.lapse(state);
         };
+        drop(state);
+        if wanted == 0 {
+            return;
+        }
+        let blocks = self.follower().ahead(from, FED_AT_ONCE.min(wanted as usize)).to_vec();
         // Without a lock, since this reads the manifest.
         let items: Vec<Item> = blocks.into_iter().map(|block| self.item_of(BlockIndex(block))).collect();
         let State { schedule, followed, .. } = &mut *self.state();
@@ -300,7 +312,8 @@ impl Shared {
                 let folder_bytes = path.len();
                 let row = |name: &&[u8]| {
                     path.truncate(folder_bytes);
-                    path.extend_from_slice(name);
+                    // `find` prints them with a "./" in front.
+                    path.extend_from_slice(name.strip_prefix(b"./").unwrap_or(name));
                     match self.manifest.follow(&path) {
                         Ok(Some(Entry::File(FileIndex(row)))) => row,
                         _ => NO_FILE,
@@ -349,6 +362,7 @@ impl Shared {
         }
         if state.schedule.len() == 0 {
             state.is_running = false;
+            self.lapse(state);
             return Step::Over;
         }
         for _ in 0..FETCHES_AT_ONCE {
@@ -415,5 +429,9 @@ impl Look for Shared {
 
     fn is_here(&self, part: &BlockPart) -> bool {
         self.fetcher.is_here(part)
+    }
+
+    fn is_piece(&self, file: FileIndex, part: &BlockPart) -> bool {
+        self.fetcher.is_read_here_and_there(file, part)
     }
 }

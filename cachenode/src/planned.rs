@@ -25,9 +25,12 @@ use crate::counters::{StatsCounters, add};
 use crate::memory::Permit;
 use crate::window::ReadRanges;
 
-/// How long a block that its plan's readers have passed is held. Several readers of a plan read in any order, each some
-/// files at a time.
+/// How long a block is held that lost its place, or of which a reader has left a part unread and gone on.
 const PASSED_STAYS: Duration = Duration::from_secs(10);
+
+/// How long a block is held that no reader has begun, though some read what is behind it. Each of several readers, such
+/// as the workers of a loader, has some files of its own to read, and may take long for those before.
+const UNREAD_STAYS: Duration = Duration::from_secs(60);
 
 /// The place of a block that its plan does not want any more. It is the first to go, unless the plan comes to it again.
 const NOWHERE: Place = Place { position: u64::MAX, nth: 0 };
@@ -362,9 +365,12 @@ impl PlannedBlocks {
         let mut inner = self.lock();
         let read_to = inner.plans.get(&plan).map_or(0, |usage| usage.read_to);
         let passed = inner.placed(plan, 0..read_to.saturating_sub(1)).chain(inner.unplaced(plan));
-        let is_old = |(_, block): &(Place, BlockIndex)| {
-            let planned = inner.by_index.get(block);
-            planned.is_some_and(|planned| planned.bytes.is_some() && planned.since.elapsed() >= PASSED_STAYS)
+        let is_old = |(place, block): &(Place, BlockIndex)| {
+            inner.by_index.get(block).is_some_and(|planned| {
+                let is_awaited = *place != NOWHERE && planned.read.is_empty();
+                let stays = if is_awaited { UNREAD_STAYS } else { PASSED_STAYS };
+                planned.bytes.is_some() && planned.since.elapsed() >= stays
+            })
         };
         let old: Vec<_> = passed.filter(is_old).collect();
         for (_, block) in old {

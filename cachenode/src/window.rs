@@ -30,6 +30,7 @@ use larder_dataset::{BlockIndex, BlockPart};
 
 use crate::memory::{Account, Permit};
 
+pub(crate) use pieces::Miss;
 use pieces::Pieces;
 
 /// A partly read block gives way to others when it was not read for this long.
@@ -195,8 +196,8 @@ impl Window {
             || (may_be_lost && inner.were_read.iter().any(|read| is_recent(&read)))
     }
 
-    /// The piece to fetch for a part of a block of a large file that is nowhere here. None: the whole block.
-    pub(crate) fn next_piece(&self, part: &BlockPart) -> Option<BlockPart> {
+    /// What to fetch for a part of a block of a large file that is nowhere here. None: the whole block.
+    pub(crate) fn next_piece(&self, part: &BlockPart) -> Option<Miss> {
         if self.allows_pieces { self.lock().pieces.next(part) } else { None }
     }
 
@@ -415,6 +416,11 @@ impl Blocks {
 }
 
 impl ReadRanges {
+    /// True if nothing was read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// True if all of a range was read.
     pub(crate) fn covers(&self, range: &Range<u32>) -> bool {
         self.0.iter().any(|read| read.start <= range.start && range.end <= read.end)

@@ -21,8 +21,8 @@
 //! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
 //! [`flavors`] are kinds of nodes of which queues have quota. [`outages`] tells outages of a zone from lost nodes.
 //! [`leftover_pods`] are pods that outlive their jobs, and [`queued_pods`] pods of other programs in queues, with
-//! [`pod_decisions`]. [`counts`] are counters for operators. [`objects`] and [`mod@read`] reduce API objects to the
-//! fields that decisions need. [`discovery`] detects whether the cluster supports training jobs.
+//! [`pod_decisions`] and [`pod_waits`]. [`counts`] are counters for operators. [`objects`] and [`mod@read`] reduce API
+//! objects to the fields that decisions need. [`discovery`] detects whether the cluster supports training jobs.
 //!
 //! Only [`discovery`] calls the API, and only [`mod@read`] and its counterpart for Kueue see unreduced objects. All
 //! other modules are pure: they read neither a clock nor the API, and keep no state outside their arguments and
@@ -52,6 +52,7 @@ pub mod plan;
 pub mod planned;
 pub mod pod_decisions;
 pub mod pod_group;
+pub mod pod_waits;
 pub mod profile;
 pub mod queue;
 pub mod queued_pods;

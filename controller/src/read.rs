@@ -271,12 +271,34 @@ mod tests {
         let again = json!([{"name": "main", "restartCount": 2, "state": {"running": {}}, "lastState": ended(3, "")}]);
         let again = of("Running", again);
         assert_eq!((again.exit_code, again.restarts), (Some(3), 2));
+        let mut sidecar = bound();
+        sidecar["spec"]["initContainers"] = json!([{"name": "proxy", "restartPolicy": "Always"}, {"name": "prepare"}]);
+        let restarted = ["proxy", "prepare"].map(|name| json!({"name": name, "restartCount": 3}));
+        sidecar["status"] = json!({"phase": "Running", "initContainerStatuses": restarted});
+        assert_eq!(read(sidecar).of_job.expect("of a job").restarts, 3, "sidecars restart anyway");
         let result = |phase, message| of(phase, both(ended(0, "1"), ended(0, message))).result;
         assert_eq!(result("Succeeded", " -0.25e-3\n").as_deref(), Some("-0.25e-3"));
         assert_eq!(result("Failed", "1").as_deref(), None);
         for message in ["", "good", "inf", "nan", "1 2", &"1".repeat(33)] {
             assert_eq!(result("Succeeded", message), None, "{message}");
         }
+    }
+
+    #[test]
+    fn of_a_pod_in_a_queue_it_is_read_when_it_got_its_node_and_whether_it_has_claims() {
+        let times = |conditions: Value, claims: Value| {
+            let metadata = json!({"namespace": "team-a", "name": "p", "labels": {"larder.dev/queue": "red"},
+                "creationTimestamp": "1970-01-01T00:00:10Z"});
+            let spec = json!({"containers": [], "resourceClaims": claims});
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec,
+                "status": {"conditions": conditions}});
+            let queued = read(pod).queued.expect("in a queue");
+            (queued.bound_at, queued.has_claims)
+        };
+        let scheduled =
+            json!([{"type": "PodScheduled", "status": "True", "lastTransitionTime": "1970-01-01T00:01:00Z"}]);
+        assert_eq!(times(json!([]), json!([])), (Seconds(10), false));
+        assert_eq!(times(scheduled, json!([{"name": "gpu", "resourceClaimName": "gpu"}])), (Seconds(60), true));
     }
 
     #[test]

@@ -103,6 +103,8 @@ impl Queue {
         let at = at.max(rest);
         match self.at.get(&work) {
             Some(before) if *before <= at => return,
+            // Each round adds it again, which hastens nothing after a failure.
+            Some(_) if matches!(work, Work::Abandoned(_)) && self.failures.contains_key(&work) => return,
             Some(before) => {
                 self.due.remove(&(*before, work.clone()));
             }
@@ -215,6 +217,22 @@ mod tests {
         // Work about a deleted object makes no writes and is forgotten.
         queue.rest(&node());
         assert!(queue.failures.is_empty());
+    }
+
+    #[test]
+    fn work_that_rounds_repeat_waits_after_a_failure_all_the_same() {
+        let mut queue = Queue::default();
+        let work = Work::Abandoned(Key::new("a", "b"));
+        queue.begin(&work);
+        queue.end(work.clone(), false, Millis::default(), RETRY_MILLIS);
+        queue.add(work.clone(), Millis(5));
+        assert_eq!(queue.next(), Some(Millis(1000)));
+        // After a success, nothing delays it.
+        queue.take(Millis(1000));
+        queue.begin(&work);
+        queue.end(work.clone(), true, Millis(1000), RETRY_MILLIS);
+        queue.add(work, Millis(1005));
+        assert_eq!(queue.next(), Some(Millis(1005)));
     }
 
     // SEMANTICS: J16

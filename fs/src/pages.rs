@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::UNIX_EPOCH;
 
 use larder_cachenode::PageCache;
 use larder_dataset::{Entry, FileIndex};
@@ -31,8 +32,9 @@ pub(crate) struct Pages {
 impl Pages {
     /// The page cache of the mount with this connection.
     pub(crate) fn new(fuse: Arc<OwnedFd>, inodes: Inodes) -> Self {
-        // Not the numbers of an earlier process, whose answers may still come. 0 is none.
-        let next = u64::from(std::process::id()) << 32 | 1;
+        // Not the numbers of an earlier process, whose answers may still come. In a container, it has had the same id. 0
+        // is none.
+        let next = UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64);
         Self { fuse, inodes, next: AtomicU64::new(next), waiting: Mutex::default() }
     }
 
@@ -102,5 +104,19 @@ mod tests {
         drop(kernel);
         assert!(pages.ask(FileIndex(1), 0).try_recv().is_err(), "the mount has ended");
         assert_eq!(pages.waiting().len(), 1, "the one that may still be answered");
+    }
+
+    #[test]
+    fn the_answer_to_an_earlier_process_is_not_taken() {
+        let (kernel, fuse) = Kernel::connect();
+        let fuse = Arc::new(fuse);
+        let totals = Totals { dirs: 3, files: 9, blocks: 9, packs: 0, links: 0, bytes: 0 };
+        let [earlier, later] = [(); 2].map(|()| Pages::new(Arc::clone(&fuse), Inodes::new(totals)));
+        let _unanswered = earlier.ask(FileIndex(5), 0);
+        let (_, _, question) = kernel.answer();
+        let mut answer = later.ask(FileIndex(6), 0);
+        let number = u64::from_ne_bytes(question[..8].try_into().unwrap());
+        later.retrieved(&Request::parse(&reply(number, b"page")).unwrap());
+        assert!(answer.try_recv().is_err());
     }
 }

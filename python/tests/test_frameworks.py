@@ -106,6 +106,28 @@ class FrameworksTest(unittest.TestCase):
                 self.assertEqual(resumed[-len(found[2]) :], sum(found[2], [])[-len(found[2]) :])
                 self.assertEqual(again, sum(found[3], []))
 
+    def test_a_stateful_loader_resumes_with_our_sampler_after_any_batch(self) -> None:
+        loaders = package("torchdata.stateful_dataloader")
+
+        def loader(workers: int) -> Any:
+            sampler = lt.Sampler(range(N), seed=3)
+            sampler.set_epoch(2)
+            return loaders.StatefulDataLoader(Samples(), 4, sampler=sampler, num_workers=workers)
+
+        # The last batch has 3 samples: the sampler has ended before it comes.
+        for workers, after in itertools.product((0, 2), (1, 10, 25, 26)):
+            with self.subTest(workers=workers, after=after):
+                first = loader(workers)
+                begun = [batch["index"].tolist() for batch in itertools.islice(first, after)]
+                resumed = loader(workers)
+                resumed.load_state_dict(first.state_dict())
+                # As frameworks do.
+                resumed.sampler.set_epoch(2)
+                rest = [batch["index"].tolist() for batch in resumed]
+                sampler = lt.Sampler(range(N), seed=3)
+                sampler.set_epoch(2)
+                self.assertEqual(sum(begun + rest, []), list(sampler))
+
     def test_ranks_of_accelerate_have_the_same_samples_with_a_plan(self) -> None:
         prepare = package("accelerate.data_loader").prepare_data_loader
         package("accelerate.state").PartialState(cpu=True)

@@ -7,6 +7,7 @@ import os
 import struct
 import tempfile
 import unittest
+from typing import Any
 from unittest import mock
 
 import larder
@@ -77,9 +78,12 @@ class MountTest(unittest.TestCase):
             self.assertIsNone(self.found(text, path))
         self.assertIsNone(find_mount("/", "/nonexistent"))
 
-    def test_a_path_in_no_mount_is_an_error_that_says_what_to_do(self) -> None:
+    def test_what_is_not_visible_is_an_error_that_says_what_to_do(self) -> None:
         with self.assertRaisesRegex(ValueError, "not in a Larder mount; `larder stats`"):
             larder.mount_info("/proc")
+        for read in (larder.MountInfo("/mnt", False).stats, larder.MountInfo("/mnt", False).manifest):
+            with self.assertRaisesRegex(FileNotFoundError, "without subPath"):
+                read()
 
 
 class PlanTest(unittest.TestCase):
@@ -103,6 +107,23 @@ class PlanTest(unittest.TestCase):
             self.assertEqual(mount.items(), [path[len("/data/") :] for path in self.paths[:20_000]])
             self.assertLess(len(mount.calls), 100)
 
+    def test_items_are_asked_for_about_once(self) -> None:
+        for items in (self.paths, range(100_000)):
+            mount = FakeMount()
+            asked = 0
+
+            def of(start: int, stop: int) -> Any:
+                nonlocal asked
+                asked += stop - start
+                return items[start:stop]
+
+            with mount.mounted():
+                plan = Plan("/data", of, 100_000)
+                for _ in range(100):
+                    plan.advance(0, 100_000)
+            self.assertEqual(len(mount.items()), 65_536)
+            self.assertLess(asked, 1.25 * 65_536)
+
     def test_it_goes_on_after_a_restart_from_where_its_reader_is(self) -> None:
         mount = FakeMount()
         mount.takes = 1_000
@@ -110,7 +131,6 @@ class PlanTest(unittest.TestCase):
             plan = self.plan(mount, 0)
             plan.advance(0, 2_000)
             mount.restart()
-            plan.advance(500, 2_000)
             plan.advance(500, 2_000)
             self.assertEqual(mount.history[-1]["puts"][0][0], 500)
             self.assertEqual(mount.items()[0], "d/00500")
@@ -142,9 +162,10 @@ class PlanTest(unittest.TestCase):
     def test_paths_outside_of_the_mount_keep_their_positions(self) -> None:
         mount = FakeMount()
         with mount.mounted():
-            items = ["/data/a", "/other/b", "/data/../x", "/data/d/" + "n" * 5_000, "/data/c"]
-            Plan("/data", lambda start, stop: items[start:stop]).advance(0, 5)
-            self.assertEqual(mount.items(), ["a", "", "", "", "c"])
+            long = "/data/d/" + "n" * 5_000
+            items = ["/data/a", "/other/b", "/data/../x", long, "/data/d/..", "/data/d/", "/data/d/c"]
+            Plan("/data", lambda start, stop: items[start:stop]).advance(0, 7)
+            self.assertEqual(mount.items(), ["a", "", "", "", "", "", "d/c"])
 
     def test_rows_and_ranges(self) -> None:
         mount = FakeMount()
@@ -181,6 +202,22 @@ class FilesTest(unittest.TestCase):
         with FakeMount().mounted():
             next(larder.files("/data", order=names()))  # type: ignore[arg-type]
         self.assertLess(len(taken), 5_000)
+
+    def test_a_reader_of_large_files_gives_signs_and_a_pause_passes_what_was_yielded(self) -> None:
+        names = [f"{n:03}" for n in range(100)]
+        for seconds, signs, first in ((10.0, 99, 0), (100.0, 99, 50)):
+            mount, now = FakeMount(), 0.0
+            with mount.mounted(), mock.patch("larder._files.time.monotonic", lambda: now):
+                for nth, _ in enumerate(larder.files("/data", order=names)):
+                    now += seconds
+                    if nth == 49:
+                        mount.restart()
+            self.assertGreaterEqual(len(mount.calls), signs, "a lease is shorter than 32 large files")
+            self.assertEqual(mount.history[-1]["puts"][0][0], first)
+
+    def test_an_order_is_given_or_chosen(self) -> None:
+        with self.assertRaisesRegex(ValueError, "order= or shuffle="):
+            larder.files("/data", order=["a"], shuffle=1)
 
     def test_a_plan_that_is_put_again_keeps_its_positions(self) -> None:
         mount = FakeMount()

@@ -13,6 +13,7 @@ import re
 import tempfile
 import unittest
 import warnings
+from array import array
 from typing import Any, Callable, Iterator
 from unittest import mock
 
@@ -24,6 +25,7 @@ try:
     from torch.utils.data.distributed import DistributedSampler
 
     import larder.torch as lt
+    from larder._mount import MountInfo
 except ImportError as missing:
     if os.environ.get("CI"):
         raise
@@ -41,6 +43,10 @@ class Samples(data.Dataset):  # type: ignore[misc, type-arg]
     def __getitem__(self, index: Any) -> Any:
         # A transform that draws random numbers.
         return index, torch.rand(1)
+
+
+class Stream(data.IterableDataset):  # type: ignore[misc, type-arg]
+    pass
 
 
 class Lazy(data.Sampler):  # type: ignore[misc, type-arg]
@@ -156,6 +162,39 @@ class PlannedTest(unittest.TestCase):
         self.assertEqual(mount.items(), [NAMES[index] for batch in batches for index in batch])
         self.assertEqual(mount.history[0]["count"], 12)
 
+    def test_a_wrong_order_is_replaced_at_once_also_if_the_plan_is_full_of_it(self) -> None:
+        mount = FakeMount()
+        mount.takes = 40
+        with mount.mounted():
+            # Nothing counts as read yet.
+            watch = lt._Watch(PATHS.__getitem__, mock.Mock(num_workers=8, prefetch_factor=4))
+            watch.begin(torch.arange(N))
+            watch.handed_over(list(range(8)))
+            self.assertEqual(len(mount.items()), 40)
+            watch.handed_over([90, 7, 20])
+        self.assertEqual(mount.items()[8:], [NAMES[index] for index in (90, 7, 20)])
+
+    def test_a_wrong_order_is_not_followed_from_place_to_place(self) -> None:
+        mount = FakeMount()
+        with mount.mounted():
+            watch = lt._Watch(PATHS.__getitem__, mock.Mock(num_workers=0))
+            watch.begin(torch.arange(N))
+            for index in (0, 50, 7, 90, 3):
+                watch.handed_over([index])
+        self.assertIsNone(watch.order)
+        items = mount.history[0]["items"]
+        self.assertEqual([items[at] for at in sorted(items)[-3:]], [NAMES[index] for index in (7, 90, 3)])
+
+    def test_batches_of_any_kind_are_planned(self) -> None:
+        for kind in (list, tuple, torch.as_tensor, lambda batch: array("l", batch)):
+            mount = FakeMount()
+            with mount.mounted():
+                watch = lt._Watch(PATHS.__getitem__, mock.Mock(num_workers=0))
+                watch.begin(None)
+                watch.handed_over(kind([5, 3, 8]))
+                watch.handed_over(kind([1]))
+            self.assertEqual(mount.items(), [NAMES[index] for index in (5, 3, 8, 1)])
+
     def test_a_resumed_epoch_is_found_in_the_order(self) -> None:
         order = torch.randperm(N, generator=generator())
         mount = FakeMount()
@@ -182,6 +221,60 @@ class PlannedTest(unittest.TestCase):
 
         with mount.mounted():
             self.assertEqual(epochs("shuffle", 0, True, path), expected)
+
+    def test_after_a_pause_what_was_handed_over_counts_as_read(self) -> None:
+        for pause, first in ((1.0, 70), (100.0, 80)):
+            mount, now = FakeMount(), 0.0
+            with mount.mounted(), mock.patch("larder.torch.time.monotonic", lambda: now):
+                watch = lt._Watch(PATHS.__getitem__, mock.Mock(num_workers=1, prefetch_factor=1))
+                watch.begin(torch.arange(N))
+                for at in range(0, 80, 10):
+                    watch.handed_over(list(range(at, at + 10)))
+                # The lease of its plan ends meanwhile.
+                mount.restart()
+                now += pause
+                watch.handed_over(list(range(80, 90)))
+            self.assertEqual(mount.history[-1]["puts"][0][0], first)
+
+    def test_each_mount_of_the_samples_has_a_plan_and_what_is_in_none_ends_none(self) -> None:
+        # The first samples are in no mount.
+        paths = [f"/{('elsewhere', 'data', 'other')[n % 3 if n > 7 else 0]}/{n:04}" for n in range(N)]
+        mounts = FakeMount("/data"), FakeMount("/other")
+
+        def find(path: Any) -> Any:
+            return next((MountInfo(one.root, False) for one in mounts if path.startswith(one.root)), None)
+
+        def opened(path: str, *_: Any) -> int:
+            # Each mount has a descriptor of its own, by which its calls are known.
+            fd = os.dup(0)
+            known[fd] = next(one for one in mounts if one.root == path)
+            return fd
+
+        known: dict[int, FakeMount] = {}
+        ioctl = mock.patch("larder._ioctl.ioctl", lambda fd, number, data: known[fd].ioctl(fd, number, data))
+        with mock.patch("larder._plan.find_mount", find), mock.patch("larder._plan.os.open", opened), ioctl:
+            for order in (None, torch.arange(N)):
+                watch = lt._Watch(paths.__getitem__, mock.Mock(num_workers=0))
+                watch.begin(order)
+                for at in range(0, N, 8):
+                    watch.handed_over(list(range(at, min(at + 8, N))))
+                for one in mounts:
+                    items = one.history[-1]["items"]
+                    expected = {at: path[len(one.root) + 1 :] for at, path in enumerate(paths) if one.root in path}
+                    found = {at: item for at, item in items.items() if item}
+                    self.assertGreater(len(found), 25)
+                    self.assertTrue(found.items() <= expected.items())
+                watch.begin(None)
+
+    def test_a_plan_that_was_refused_is_tried_in_the_next_epoch(self) -> None:
+        mount = FakeMount()
+        with mount.mounted():
+            loader = lt.planned(data.DataLoader(Samples(), 8), PATHS.__getitem__)
+            mount.errors = [errno.ENOSPC]
+            list(loader)
+            self.assertEqual(mount.history, [])
+            list(loader)
+        self.assertEqual((mount.items(), mount.history[0]["puts"]), (NAMES, [(0, N)]), "its order is known")
 
     def test_whatever_goes_wrong_ends_the_plan_and_not_the_epoch(self) -> None:
         expected = epochs("shuffle", 2, False)
@@ -219,6 +312,8 @@ class PlannedTest(unittest.TestCase):
             lt.planned(data.DataLoader(Samples(), 8))
         with self.assertRaisesRegex(TypeError, "no DataLoader"):
             lt.planned(object(), PATHS.__getitem__)
+        with self.assertRaisesRegex(TypeError, "larder.files"):
+            lt.planned(data.DataLoader(Stream()), PATHS.__getitem__)
 
     def test_adapters_plan_the_loader_that_they_hold(self) -> None:
         adapter = mock.Mock(base_dataloader=data.DataLoader(Samples(), 8))
@@ -360,7 +455,14 @@ class SamplerTest(unittest.TestCase):
         [next(part) for _ in range(7)]
         other = lt.Sampler(range(N), seed=1, num_replicas=2, rank=0)
         other.load_state_dict(sampler.state_dict())
+        # A framework sets the epoch that the state has once more.
+        other.set_epoch(4)
         self.assertEqual(list(other), whole[7:])
+        # A loader may have drawn all of them before it hands over the last.
+        other.load_state_dict(other.state_dict())
+        self.assertEqual((len(other), list(other)), (0, []))
+        other.set_epoch(5)
+        self.assertEqual(len(list(other)), len(whole))
 
     def test_dealing_keeps_each_global_batch_and_gives_ranks_what_is_theirs(self) -> None:
         def owner(index: int) -> list[int]:
@@ -397,17 +499,20 @@ class SamplerTest(unittest.TestCase):
         owned = mock.patch("larder._mount.MountInfo.owned", lambda _, files: odd if files == N else b"")
         gathered = mock.patch("larder.torch.torch.distributed.is_initialized", lambda: True)
 
+        # Of each rank of the data, two processes share the work of a batch.
+        world = mock.patch("larder.torch.torch.distributed.get_world_size", lambda: 8)
+
         def gather(every: Any, mine: Any) -> None:
-            self.assertEqual(mine, odd)
-            every[:] = [even, even, odd, b""]
+            self.assertEqual((mine, len(every)), ((2, odd), 8))
+            every[:] = [(rank // 2, bits) for rank, bits in enumerate([even] * 4 + [odd] * 2 + [b""] * 2)]
 
         found = mock.patch("larder.torch.find_mount", mounted_at("/data"))
         exchange = mock.patch("larder.torch.torch.distributed.all_gather_object", gather)
-        with owned, gathered, found, exchange:
-            owners = lt._owners(folder, 4)
+        with owned, gathered, found, exchange, world:
+            owners = lt._owners(folder, 4, 2)
         self.assertEqual([owners(index) for index in (0, 1, 102)], [[0, 1], [2], [0, 1]])
         with mock.patch("larder.torch.find_mount", lambda _: None):
-            self.assertEqual(lt._owners(folder, 1)(3), [])
+            self.assertEqual(lt._owners(folder, 1, 0)(3), [])
             folder._rows = None
             sampler = lt.Sampler(range(N), seed=2, deal="owner", batch_size=8)
             self.assertEqual(sorted(sampler), list(range(N)), "it is in no mount")
@@ -457,17 +562,19 @@ class PageTest(unittest.TestCase):
             ds = lt.ImageFolder(root)
             names: dict[str, Any] = {"ds": ds, "any_sampler": data.SequentialSampler(ds), "t": str, "epoch": 1}
             names |= {"names": ["class/1.jpg"], "tf": mock.MagicMock(), "webdataset": mock.MagicMock()}
+            read: list[Any] = []
+            names["tf"].data.Dataset.from_generator = lambda make, _: read.extend(make())
+            names["webdataset"].DataPipeline = lambda make, *_: read.extend(make())
             examples = re.findall("```python\n(.*?)```", file.read(), re.DOTALL)
             for example in examples:
                 with self.subTest(example):
                     exec(re.sub('"/data/[a-z]*"', repr(root), example), names)
-        self.assertEqual(len(examples), 4)
-        self.assertEqual(names["path"], os.path.join(root, "class/1.jpg"))
+        self.assertEqual(len(examples), 5)
+        path = os.path.join(root, "class/1.jpg")
+        self.assertEqual((names["path"], read), (path, [path, {"url": path}]))
 
 
 def mounted_at(root: str) -> Callable[[Any], Any]:
-    from larder._mount import MountInfo
-
     return lambda path: MountInfo(root, True)
 
 

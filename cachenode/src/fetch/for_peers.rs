@@ -19,6 +19,7 @@ use super::error::FetchError;
 use super::purpose::Purpose;
 use super::{Fetched, Fetcher};
 use crate::sharing::Asker;
+use crate::window::Miss;
 
 impl Fetcher {
     /// The result of `read`, which blocks on this disk, for a peer. Err: it is not there after `patience`. Cancel-safe.
@@ -67,7 +68,8 @@ impl Fetcher {
                 self.context.window.mark_read(&part);
                 return Ok(Some(BlockBytes::whole(bytes)));
             }
-            if let Some(piece) = self.next_piece(file, &part) {
+            // It gets the bytes of a block as they arrive.
+            if let Some(Miss { piece, then_block: false }) = self.next_piece(file, &part) {
                 let fetched = Box::pin(self.fetch_larger_piece(file, part, piece, asker, deadline)).await?;
                 return Ok(Some(BlockBytes::whole(fetched.bytes)));
             }

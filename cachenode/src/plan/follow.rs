@@ -78,6 +78,11 @@ impl Follower {
         if was_followed { Epoch::Differs } else { Epoch::GoesOn }
     }
 
+    /// The plan by which the epoch was followed has ended. It may be followed again.
+    pub(super) fn lapse(&mut self) {
+        (self.score, self.is_followed) = (0, false);
+    }
+
     /// Where the readers are in the last epoch, at least.
     pub(super) fn passed(&self) -> usize {
         self.at.saturating_sub(self.apart())
@@ -177,6 +182,17 @@ mod tests {
             let found: Vec<Epoch> = read(&mut follower, &shuffled(seed)).into_iter().map(|(_, epoch)| epoch).collect();
             assert_eq!(found, expected, "seed {seed}");
         }
+    }
+
+    #[test]
+    fn an_epoch_whose_plan_has_ended_is_followed_again() {
+        let mut follower = Follower::default();
+        let order = shuffled(1);
+        read(&mut follower, &order);
+        assert_eq!(read(&mut follower, &order[..500]).len(), 1);
+        follower.lapse();
+        let again = read(&mut follower, &order[500..]);
+        assert_eq!(again, [(MATCHES as usize - 1, Epoch::Matches)]);
     }
 
     #[test]

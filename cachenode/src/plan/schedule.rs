@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use larder_dataset::{BlockPart, FileIndex};
+use larder_dataset::{BLOCK_BYTES, BlockPart, FileIndex};
 use tokio::time::Instant;
 
 use super::command::{PlanId, Put};
@@ -28,15 +28,19 @@ const LEASE: Duration = Duration::from_secs(60);
 /// How long a plan is there after all of it was read.
 const ENDED_STAYS: Duration = Duration::from_secs(10);
 
-/// The most plans of a dataset, and of a user.
+/// The most plans of a dataset, and of a user. Each rank of a node has one for training, and maybe one for validation.
 const PLANS_MOST: usize = 64;
-const PLANS_OF_USER_MOST: usize = 8;
+const PLANS_OF_USER_MOST: usize = 32;
 
 /// The user of requests of which the kernel does not say it: those of a mount that can be mapped into user namespaces.
 const UNKNOWN_USER: u32 = u32::MAX;
 
 /// The most blocks of all plans on their way. More would only wait in the queue of the origin.
 const COMING_MOST: usize = 256;
+
+/// So many small parts of a block, of the next items, have their readers fetch all of it.
+const PARTS_OF_WHOLE: usize = 6;
+const PARTS_WITHIN: usize = 1024;
 
 /// Blocks that are looked at in one call.
 const STEPS_MOST: usize = 1024;
@@ -88,6 +92,9 @@ pub(super) trait Look {
 
     /// True if a reader would find a part of a block here, or the block on its way.
     fn is_here(&self, part: &BlockPart) -> bool;
+
+    /// True if a reader would fetch only a piece of the block.
+    fn is_piece(&self, file: FileIndex, part: &BlockPart) -> bool;
 }
 
 /// A block to be fetched.
@@ -162,6 +169,13 @@ impl Plan {
     fn item(&self) -> Option<Item> {
         // At most twice ITEMS_MOST.
         self.items.get((self.next.position - self.first) as usize).copied()
+    }
+
+    /// True if so many of its next items are in a block that their readers would fetch all of it.
+    fn wants_all_of(&self, row: u32, block_of_file: u64) -> bool {
+        let next = self.items.range((self.next.position - self.first) as usize..).take(PARTS_WITHIN);
+        let is_in_it = |item: &&Item| item.row == row && item.offset / BLOCK_BYTES == block_of_file;
+        next.filter(is_in_it).nth(PARTS_OF_WHOLE - 1).is_some()
     }
 
     fn go_to(&mut self, place: Place) {
@@ -379,8 +393,10 @@ impl Schedule {
             };
             let used = planned.usage(number).bytes;
             let has_room = used == 0 || used + u64::from(part.block_len) <= share;
+            let is_left_to_readers =
+                || look.is_piece(file, &part) && !plan.wants_all_of(item.row, part.file_offset / BLOCK_BYTES);
             let found = match planned.look_up(number, place, &part, has_room) {
-                Found::Nothing if look.is_here(&part) => Found::Here,
+                Found::Nothing if look.is_here(&part) || is_left_to_readers() => Found::Here,
                 found => found,
             };
             let is_too_far = place.position - plan.first >= ITEMS_MOST as u64;

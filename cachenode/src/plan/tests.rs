@@ -250,7 +250,7 @@ async fn files_are_found_by_their_paths_and_values_that_are_impossible_are_refus
     let open = |snapshot| world.command(&Command::Open(Open { id: ID, snapshot: Some(snapshot), count: None }), None);
     assert_eq!(open([7; 32]), Err(PlanRefused::OtherSnapshot));
     assert_eq!(open(world.dataset.manifest().snapshot().0), Ok(65_536));
-    let paths = Items::Paths(vec![&b"000002"[..], b"nothing", b"", b"../000001", b"000001"]);
+    let paths = Items::Paths(vec![&b"000002"[..], b"nothing", b"", b"../000001", b"./000001"]);
     assert_eq!(world.put(paths.clone()), Ok(65_531), "a path without a file is an item, too");
     world.holds(2_003).await;
     let put = Put { id: ID, position: 0, passed: 0, replaces: false };
@@ -293,6 +293,9 @@ async fn an_epoch_in_the_order_of_the_last_one_is_followed_and_a_shuffled_one_is
     };
     let pages: Arc<dyn PageCache> = Arc::<Cached>::clone(&world.cached);
     // Without a page cache to ask, no epoch is followed.
+    let ended: Arc<dyn PageCache> = Arc::<Cached>::default();
+    world.dataset.watch_pages(Arc::downgrade(&ended));
+    drop(ended);
     for _ in 0..2 {
         assert_eq!(world.read_all(&order(0)).await, FILES as usize);
     }
@@ -304,6 +307,13 @@ async fn an_epoch_in_the_order_of_the_last_one_is_followed_and_a_shuffled_one_is
     fetched.sort_unstable();
     assert!(fetched.into_iter().eq(0..FILES), "each once");
     assert_eq!(world.dataset.counters().plan_blocks_wasted.load(Relaxed), 0);
+    // Readers that pause for longer than a lease are followed again.
+    world.read_all(&order(0)[..FILES as usize / 2]).await;
+    assert_eq!(world.value("fs_plans"), 1);
+    let source = PlanSource { user: FOLLOWED.user, folder: None, pages: &pages };
+    world.dataset.plan(&Command::Close { id: FOLLOWED.id }, &source).unwrap();
+    world.read_all(&order(0)[FILES as usize / 2..]).await;
+    assert_eq!(world.value("fs_plans"), 1);
     let before = world.dataset.counters().plan_blocks_in_time.load(Relaxed);
     for seed in 1..4 {
         assert_eq!(world.read_all(&order(seed)).await, FILES as usize, "shuffled by {seed}");
@@ -322,11 +332,27 @@ async fn a_part_that_the_cache_has_is_not_fetched_with_the_rest_of_its_block() {
     let page = at..at + (16 << 10);
     assert_eq!(world.origin.take(), [page]);
     world.open();
-    let range = |offset| FileRange { row: 0, offset, len: 4096 };
-    world.put(Items::Ranges(vec![range(at), range(2 * BLOCK_BYTES)])).unwrap();
+    let range = |offset, len| FileRange { row: 0, offset, len };
+    world.put(Items::Ranges(vec![range(at, 4096), range(2 * BLOCK_BYTES, 1 << 20)])).unwrap();
     world.holds(BLOCK_BYTES).await;
     let other = 2 * BLOCK_BYTES..SIZE;
     assert_eq!(world.origin.take(), [other]);
+}
+
+// SEMANTICS: C14, C27
+#[tokio::test]
+async fn a_plan_of_small_parts_of_a_large_file_fetches_the_blocks_that_their_readers_would() {
+    const BLOCKS: u64 = 100;
+    const LAST: u64 = (BLOCKS - 1) * BLOCK_BYTES;
+    let world = World::of(&[BLOCKS * BLOCK_BYTES], 0, PolicyKind::Nr);
+    world.open();
+    let here_and_there = (0..BLOCKS - 1).map(|block| block * BLOCK_BYTES + (1 << 20));
+    let in_the_last = (0..6).map(|nth| LAST + (1 << 20) + nth * (64 << 10));
+    let range = |offset| FileRange { row: 0, offset, len: 4096 };
+    world.put(Items::Ranges(here_and_there.chain(in_the_last).map(range).collect())).unwrap();
+    world.holds(BLOCK_BYTES).await;
+    let last = LAST..LAST + BLOCK_BYTES;
+    assert_eq!(world.origin.take(), [last]);
 }
 
 // SEMANTICS: C22, C27

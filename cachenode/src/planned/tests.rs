@@ -156,9 +156,15 @@ async fn a_block_without_a_place_or_behind_the_readers_goes_after_a_while_unless
     planned.mark_read(&part(1, 0..10));
     planned.drop_passed(1);
     assert_eq!(planned.usage(1).blocks, 6);
+    let held = || -> Vec<u32> {
+        planned.drop_passed(1);
+        (0..6).filter(|&block| planned.get(&whole(block)).is_some()).collect()
+    };
     tokio::time::advance(PASSED_STAYS / 2).await;
-    planned.drop_passed(1);
-    let held: Vec<u32> = (0..6).filter(|&block| planned.get(&whole(block)).is_some()).collect();
-    assert_eq!(held, [1, 2, 3, 5], "0 is behind the reader of 2, and 4 has no place; 1 is being read");
-    assert_eq!(wasted(&planned), 2);
+    assert_eq!(held(), [0, 1, 2, 3, 5], "4 has no place; 1 is being read, and the reader of 0 may take its time");
+    tokio::time::advance(PASSED_STAYS / 2).await;
+    assert_eq!(held(), [0, 2, 3, 5], "the reader of 1 has gone on");
+    tokio::time::advance(UNREAD_STAYS).await;
+    assert_eq!(held(), [2, 3, 5], "0 is behind the reader of 2");
+    assert_eq!(wasted(&planned), 3);
 }

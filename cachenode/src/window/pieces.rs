@@ -2,10 +2,11 @@
 //! fetched.
 //!
 //! The first misses in a block fetch little more than was asked for, the later ones more and more, and finally the
-//! whole block is fetched. A reader of a few places thus fetches a few times the bytes that it asks for, and one that
-//! covers the file pays a few GETs more for each block. A miss at the beginning of a file, a larger one at the
-//! beginning of a block, one that goes on where the last one ended, and one that asks for a quarter of the block are
-//! not those of a reader here and there: the whole block is fetched.
+//! whole block is fetched behind the piece. A reader of a few places thus fetches a few times the bytes that it asks
+//! for, and one that covers the file pays a few GETs more for each block: once the misses of the dataset meet blocks
+//! that were missed before, the second miss of a block is followed by all of it. A miss at the beginning of a file, a
+//! larger one at the beginning of a block, one that goes on where the last one ended, and one that asks for a quarter
+//! of the block are not those of a reader here and there: the whole block is fetched.
 //!
 //! The pieces answer reads near those that fetched them. The oldest leave first. Those of models are held here, too.
 //!
@@ -26,6 +27,13 @@ use crate::memory::Permit;
 /// block costs no more than they did.
 const SIZES: [u32; 5] = [16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
 
+/// Readers cover what they read if so many misses came before the present one in its block, in the mean of the last
+/// ones. Of 500 reads of 512 blocks, the last ones have one before them.
+const COVERS: f32 = 1.5;
+
+/// The part that the latest miss has in that mean.
+const LATEST: f32 = 1.0 / 64.0;
+
 /// A request for one of this many parts of a block fetches all of it.
 const LARGE_PART: u32 = 4;
 
@@ -44,6 +52,8 @@ const BLOCKS_MOST: usize = 4096;
 pub(super) struct Pieces {
     misses: HashMap<BlockIndex, Misses>,
     misses_order: VecDeque<BlockIndex>,
+    /// How many misses came before one in its block, in the mean of the last ones.
+    before: f32,
     /// The oldest first.
     held: VecDeque<Piece>,
     bytes: u64,
@@ -66,11 +76,22 @@ struct Piece {
     _memory: Permit,
 }
 
+/// What a miss of a reader here and there fetches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Miss {
+    /// What its reader waits for.
+    pub(crate) piece: BlockPart,
+    /// The whole block is fetched behind it.
+    pub(crate) then_block: bool,
+}
+
 impl Misses {
-    /// The piece that a miss of this part fetches. None: the whole block.
-    fn piece(&mut self, part: &BlockPart) -> Option<BlockPart> {
+    /// What a miss of this part fetches, where readers cover what they read or not. None: the whole block, for which
+    /// the reader waits.
+    fn next(&mut self, part: &BlockPart, covers: bool) -> Option<Miss> {
         let goes_on = self.count > 0 && (self.asked_end..=self.piece_end).contains(&part.start);
-        let size = *SIZES.get(self.count)?;
+        let is_last = self.count == SIZES.len() || (covers && self.count > 0);
+        let size = if is_last { SIZES[0] } else { SIZES[self.count] };
         let start = part.start / size * size;
         let asked_end = part.start + part.len;
         let piece_end = asked_end.next_multiple_of(size).min(part.block_len);
@@ -81,24 +102,22 @@ impl Misses {
             return None;
         }
         *self = Self { count: self.count + 1, asked_end, piece_end };
-        Some(piece)
+        Some(Miss { piece, then_block: is_last })
     }
 }
 
 impl Pieces {
-    /// The piece that a miss of this part fetches. None: the whole block.
-    pub(super) fn next(&mut self, part: &BlockPart) -> Option<BlockPart> {
-        let mut misses = self.misses.get(&part.block).copied();
-        let Some(piece) = misses.get_or_insert_default().piece(part) else {
+    /// What a miss of this part fetches. None: the whole block, for which the reader waits.
+    pub(super) fn next(&mut self, part: &BlockPart) -> Option<Miss> {
+        let mut misses = self.misses.get(&part.block).copied().unwrap_or_default();
+        self.before += (misses.count as f32 - self.before) * LATEST;
+        let miss = misses.next(part, self.before >= COVERS);
+        if miss.is_none_or(|miss| miss.then_block) {
             // If the block leaves again, its misses are counted from the first.
             if self.misses.remove(&part.block).is_some() {
                 self.misses_order.retain(|&other| other != part.block);
             }
-            return None;
-        };
-        if let Some(misses) = misses
-            && self.misses.insert(part.block, misses).is_none()
-        {
+        } else if self.misses.insert(part.block, misses).is_none() {
             self.misses_order.push_back(part.block);
             if self.misses_order.len() > BLOCKS_MOST
                 && let Some(oldest) = self.misses_order.pop_front()
@@ -106,13 +125,13 @@ impl Pieces {
                 self.misses.remove(&oldest);
             }
         }
-        Some(piece)
+        miss
     }
 
-    /// True if a miss of this part would fetch a piece.
+    /// True if a miss of this part would fetch a piece alone.
     pub(super) fn has_next(&self, part: &BlockPart) -> bool {
         let mut misses = self.misses.get(&part.block).copied().unwrap_or_default();
-        misses.piece(part).is_some()
+        misses.next(part, self.before >= COVERS).is_some_and(|miss| !miss.then_block)
     }
 
     /// The bytes of a part, if a piece has them.

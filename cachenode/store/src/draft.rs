@@ -7,14 +7,15 @@
 use bytes::Bytes;
 use larder_dataset::BlockIndex;
 
+use crate::memory::RecordMemory;
 use crate::record::{self, ALIGN_BYTES, Header, KEY_BYTES};
 
 /// A record in memory whose data is not complete yet.
 #[derive(Debug)]
 pub struct Draft {
     header: Header,
-    /// Padding up to `start`, then the record so far. Allocated with its full capacity and never reallocated.
-    memory: Vec<u8>,
+    /// Padding up to `start`, then the record so far. It has its full capacity from the start.
+    memory: RecordMemory,
     start: usize,
     /// Where the data begins in the record; 0 if it is bare.
     data_at: usize,
@@ -33,26 +34,26 @@ impl Draft {
 
     fn with_data_at(header: Header, data_at: usize) -> Self {
         let extent = (data_at + header.len as usize).next_multiple_of(ALIGN_BYTES);
-        let mut memory: Vec<u8> = Vec::with_capacity(extent + ALIGN_BYTES);
-        let start = memory.as_ptr().align_offset(ALIGN_BYTES);
-        memory.resize(start + data_at, 0);
+        let mut memory = RecordMemory::new(extent);
+        let start = memory.bytes.as_ptr().align_offset(ALIGN_BYTES);
+        memory.bytes.resize(start + data_at, 0);
         Self { header, memory, start, data_at }
     }
 
     /// Bytes of data that are still missing.
     pub fn missing(&self) -> usize {
-        self.start + self.data_at + self.header.len as usize - self.memory.len()
+        self.start + self.data_at + self.header.len as usize - self.memory.bytes.len()
     }
 
     /// The data received so far.
     pub fn so_far(&self) -> &[u8] {
-        &self.memory[self.start + self.data_at..]
+        &self.memory.bytes[self.start + self.data_at..]
     }
 
     /// Appends data. Returns the bytes beyond the block's length.
     pub fn push<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
         let (ours, rest) = data.split_at(data.len().min(self.missing()));
-        self.memory.extend_from_slice(ours);
+        self.memory.bytes.extend_from_slice(ours);
         rest
     }
 
@@ -61,14 +62,14 @@ impl Draft {
         (self.missing() == 0).then(|| self.finished())
     }
 
-    fn finished(mut self) -> Record {
-        let Self { header, start, data_at, .. } = self;
-        self.memory.resize(start + (data_at + header.len as usize).next_multiple_of(ALIGN_BYTES), 0);
+    fn finished(self) -> Record {
+        let Self { header, mut memory, start, data_at } = self;
+        memory.bytes.resize(start + (data_at + header.len as usize).next_multiple_of(ALIGN_BYTES), 0);
         if data_at > 0 {
-            let (head, data) = self.memory[start..].split_at_mut(data_at);
+            let (head, data) = memory.bytes[start..].split_at_mut(data_at);
             record::encode_head(&header, head, &data[..header.len as usize]);
         }
-        Record { header, bytes: Bytes::from(self.memory).slice(start..), data_at }
+        Record { header, bytes: Bytes::from_owner(memory).slice(start..), data_at }
     }
 }
 

@@ -45,6 +45,7 @@ mod large_file;
 mod lookup;
 mod mapping;
 mod measured;
+mod memory;
 mod ownership;
 mod pages;
 pub mod policy;

@@ -1,5 +1,6 @@
 //! `larder plan`: passes the names of the files that a program is going to read to a mount, as the mount wants them.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -29,13 +30,19 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     };
     let mut lines = BufReader::new(lines);
     let mut plan = Plan::open(&args.dir)?;
-    let root = [std::path::absolute(&args.dir)?.as_os_str().as_bytes(), b"/"].concat();
+    // With one slash at its end, whether or not DIR has one.
+    let root = std::path::absolute(args.dir.join(""))?;
     let (mut part, mut line) = (Part::default(), Vec::new());
     while lines.read_until(b'\n', &mut line).with_context(|| format!("read {}", from()))? > 0 {
         let path = path_of_line(line.strip_suffix(b"\n").unwrap_or(&line)).unwrap_or_default();
         // Absolute paths of the mounted files are accepted too.
-        let path = path.strip_prefix(root.as_slice()).unwrap_or(path);
+        let path = path.strip_prefix(root.as_os_str().as_bytes()).unwrap_or(path);
         let path = &path[..path.len().min(PATH_MOST)];
+        let is_first = plan.position == 0 && part.count == 0 && !path.is_empty();
+        if is_first && (path.starts_with(b"/") || !args.dir.join(OsStr::from_bytes(path)).exists()) {
+            let path = String::from_utf8_lossy(path);
+            bail!("{} begins with {path}, which is not there: use paths below {}", from(), args.dir.display());
+        }
         if !part.has_room(path) {
             plan.put(&mut part)?;
         }
@@ -51,7 +58,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         bail!("no line of {} names a file: use paths below {}", from(), args.dir.display());
     }
     plan.wait_until_read()?;
-    output::note(format_args!("{} files were planned and read", plan.position));
+    output::note(format_args!("{} files were planned", plan.position));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -134,7 +141,8 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Keeps the plan alive until it ends because all of its files were read.
+    /// Keeps the plan alive until it ends, because all of its files were read or the process that serves the mount was
+    /// restarted.
     fn wait_until_read(&mut self) -> anyhow::Result<()> {
         self.renew(Some(self.position))?;
         loop {

@@ -123,6 +123,12 @@ impl<'a> ClusterView<'a> {
         home.runs_until(Seconds(object.meta.created), self.leases.get(&home.id).copied(), self.now)
     }
 
+    /// True if the job is a trial of a sweep, which deletes it.
+    pub fn is_trial(&self, object: &JobObject) -> bool {
+        let sweep = object.trial_of.as_ref().and_then(|(sweep, uid)| Some((self.jobs.jobs.get(sweep)?, uid)));
+        sweep.is_some_and(|(sweep, uid)| sweep.meta.uid == *uid && sweep.trial_spec.is_some())
+    }
+
     /// The health of a node for a pod of this job; without a job, by the administrator's settings. The watch of pods
     /// may be ahead of the watch of nodes, so an unknown node is lost some time after the pod was bound.
     pub fn health(&self, node: &str, bound_at: Seconds, job: Option<&CheckedJob>) -> NodeHealth {

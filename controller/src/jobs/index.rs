@@ -10,6 +10,7 @@ use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::outages::Outages;
 use crate::jobs::pod_decisions::Decisions;
 use crate::jobs::pod_group::known::KnownGroup;
+use crate::jobs::pod_waits::PodWaits;
 use crate::jobs::queues::Report;
 use crate::jobs::usage::Usage;
 use crate::objects::JobPod;
@@ -53,10 +54,14 @@ pub struct Jobs {
     pub pods: BTreeMap<Key, BTreeSet<Key>>,
     /// The pods of jobs that have not ended.
     pub live: BTreeSet<Key>,
+    /// Those of them that their jobs have left behind, as of the last round.
+    pub orphans: BTreeSet<Key>,
     /// The pods of other programs that carry the label of a queue.
     pub queued: BTreeSet<Key>,
     /// What was decided about these pods.
     pub pod_decisions: Decisions,
+    /// What the queues remember about those that wait.
+    pub pod_waits: PodWaits,
     /// The room on each node that pods use.
     pub usage: Usage,
     /// The zones of which so many nodes are not ready that none is lost.

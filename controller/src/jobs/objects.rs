@@ -35,7 +35,7 @@ pub struct JobObject {
     /// The annotations that Kueue reads.
     pub annotations: BTreeMap<String, String>,
     pub status: TrainingJobStatus,
-    /// The spec of its trials, if it is a valid sweep.
+    /// The spec of its trials, if it is a sweep.
     pub trial_spec: Option<Value>,
     /// The sweep that it is a trial of, and the sweep's uid.
     pub trial_of: Option<(Key, String)>,

@@ -10,8 +10,8 @@ use larder_kube::key::Key;
 pub enum Decision {
     /// It may be scheduled, on nodes of this flavor; an empty name is none.
     Released(String),
-    /// It is deleted.
-    Ended,
+    /// It is deleted. Until then it counts on this flavor; an empty name is none.
+    Ended(String),
 }
 
 /// A decision about the pod with a uid.
@@ -30,7 +30,7 @@ pub fn pending<'d>(decided: Option<&'d Decided>, pod: &Pod) -> Option<&'d Decisi
     let is_held = pod.queued.as_ref().is_some_and(|queued| queued.gates.is_some());
     let is_pending = match decided.decision {
         Decision::Released(_) => is_held,
-        Decision::Ended => true,
+        Decision::Ended(_) => true,
     };
     is_pending.then_some(&decided.decision)
 }

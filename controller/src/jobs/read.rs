@@ -57,7 +57,6 @@ pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject
     let generation = job.metadata.generation.unwrap_or_default();
     let (labels, annotations) = for_kueue(job.metadata.labels, job.metadata.annotations);
     let status = job.status.unwrap_or_default();
-    let trial_spec = trial_spec.filter(|_| checked.is_ok());
     Ok(Some(JobObject {
         meta,
         generation,

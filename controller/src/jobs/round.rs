@@ -15,14 +15,15 @@ use crate::jobs::job_state::JobState;
 use crate::jobs::leftover_pods::{self, Accounting};
 use crate::jobs::plan::Cluster;
 use crate::jobs::pod_decisions::Decisions;
+use crate::jobs::pod_waits::PodWaits;
 use crate::jobs::queue::{self, Job, LeftoverPod, Queue};
 use crate::jobs::queued_pods;
 use crate::jobs::queues::{self, Report};
-use crate::jobs::turn::Checked;
 use crate::jobs::turn::check::check;
 use crate::jobs::turn::decide::{Decided, Placed, Ruled, Stepped};
 use crate::jobs::turn::room::Counted;
 use crate::jobs::turn::writes::JobNumbers;
+use crate::jobs::turn::{Checked, nodes};
 use crate::objects::by_uid;
 use crate::time::{Earliest, Seconds};
 use crate::warm_request::{Requester, WarmRequest};
@@ -39,6 +40,8 @@ pub struct Round {
     pub queues: BTreeMap<String, Report>,
     /// What was decided about pods of other programs.
     pub pods: Decisions,
+    /// What the queues remember about pods of other programs that wait.
+    pub pod_waits: PodWaits,
     /// When the next round is due if nothing changes before.
     pub again_at: Option<Seconds>,
 }
@@ -73,7 +76,7 @@ pub fn round(
     jobs.extend(queued.iter().cloned());
     leftover.extend(ending.iter().cloned());
     let mut verdicts = queue::decide(&all, &jobs, &leftover, &mut free, view.now);
-    round.pods = queued_pods::decide(view, &mut verdicts);
+    (round.pods, round.pod_waits) = queued_pods::decide(view, &mut verdicts, &mut again);
     let ruled: Vec<Ruled<'_>> = stepped
         .into_iter()
         .map(|stepped| {
@@ -124,17 +127,18 @@ fn keep_data_of_sweeps(
         else {
             continue;
         };
-        let mut nodes = BTreeSet::new();
+        let mut kept = BTreeSet::new();
         for trial in view.jobs.jobs.of(&by_uid(&sweep.meta.uid)) {
-            let slots = job_states.get(&trial.meta.key).into_iter().flat_map(|trial| trial.record.state.slots());
-            nodes.extend(slots.filter_map(|(_, slot)| slot.node.clone()));
+            if let (Some(job_state), Ok(job)) = (job_states.get(&trial.meta.key), &trial.job) {
+                kept.extend(nodes(&job_state.record.state, &view.pods_of(trial, job)));
+            }
         }
-        nodes.retain(|node| view.nodes.get(&Key::cluster(node)).is_some());
-        if nodes.is_empty() {
+        kept.retain(|node| view.nodes.get(&Key::cluster(node)).is_some());
+        if kept.is_empty() {
             continue;
         }
         let by = Requester::Job(sweep.meta.key.clone());
-        let request = WarmRequest::on(by, Seconds(sweep.meta.created), nodes.into_iter().collect(), false);
+        let request = WarmRequest::on(by, Seconds(sweep.meta.created), kept.into_iter().collect(), false);
         for mount in &job.datasets {
             requests.entry(dataset_key(&mount.dataset)).or_default().push(request.clone());
         }

@@ -10,16 +10,18 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use larder_api::names::{FIELD_MANAGER, SWEEP_LABEL, TRIAL_LABEL};
+use larder_api::names::{FIELD_MANAGER, SWEEP_LABEL, TRIAL_LABEL, TRIAL_VARIABLE};
 use larder_api::training_job::checked::{CheckedJob, CheckedSweep};
 use larder_api::training_job::conditions::{JobConditionKind, JobReason};
 use larder_api::training_job::{BestTrial, ShownJob, SweepStatus};
-use larder_api::{Phase, TrainingJob, TrainingJobStatus};
+use larder_api::{InvalidField, Phase, TrainingJob, TrainingJobStatus};
 use larder_kube::Resource;
+use larder_kube::events::Severity;
 use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
 use serde_json::{Value, json};
 
+use crate::events::write_event;
 use crate::jobs::condition::time;
 use crate::jobs::objects::JobObject;
 use crate::time::Seconds;
@@ -37,9 +39,6 @@ const TRIALS_AT_ONCE: usize = 32;
 
 /// The number of ended trials that are kept, for their logs. The best one is kept as well.
 const KEPT: usize = 100;
-
-/// The variable that has the number of a trial.
-const NUMBER_VARIABLE: &str = "LARDER_TRIAL";
 
 /// A sweep and its trials.
 pub struct View<'a> {
@@ -91,8 +90,7 @@ pub fn decide(view: &View<'_>) -> Decision {
     let end = view.end(&tally);
     let now = view.status(&trials, &tally, end.as_ref());
     if now != *status {
-        let fields = json!({"metadata": {"uid": view.object.meta.uid}, "status": now});
-        writes.push(view.write(&view.object.meta.key.name, Change::ApplyStatus(fields)));
+        writes.push(status_write(view.object, &now));
     }
     if end.is_none() {
         writes.extend(view.suspended(&trials));
@@ -100,6 +98,38 @@ pub fn decide(view: &View<'_>) -> Decision {
         writes.extend(view.excess(&trials, &written));
     }
     Decision { writes, again_at: None }
+}
+
+/// Reports that the spec of a sweep is invalid. Its record and its trials stay, for when the spec is corrected.
+pub fn refuse(object: &JobObject, error: &InvalidField, now: Seconds) -> Decision {
+    let (meta, before) = (&object.meta, &object.status);
+    let (kind, reason, why) = (JobConditionKind::Valid, JobReason::InvalidSpec, error.to_string());
+    let old = kind.find(&before.conditions).filter(|old| old.status == "False");
+    let since = old.map_or_else(|| time(now), |old| old.last_transition_time.clone());
+    let shown = before.shown.clone().unwrap_or_default();
+    let status = TrainingJobStatus {
+        observed_generation: Some(object.generation),
+        phase: Some(before.phase.unwrap_or_default()),
+        waiting_for: Some(why.clone()),
+        shown: Some(ShownJob { why: reason.to_string(), ..shown }),
+        conditions: vec![kind.is(false, reason, why.clone(), object.generation, since)],
+        ..before.clone()
+    };
+    if status == *before || before.phase.is_some_and(Phase::is_terminal) {
+        return Decision::default();
+    }
+    let said = (Severity::Warning, reason.as_str(), why.as_str());
+    let event = write_event(now, Kind::TrainingJob, meta, &[meta.uid.as_str(), said.1, said.2], said);
+    Decision { writes: vec![status_write(object, &status), event], again_at: None }
+}
+
+/// Writes a status over the one that was read and no other: that of another controller process may count trials that
+/// are gone by now.
+fn status_write(object: &JobObject, status: &TrainingJobStatus) -> Write {
+    let meta = &object.meta;
+    let metadata = json!({"uid": meta.uid, "resourceVersion": meta.version.to_string()});
+    let change = Change::ApplyStatus(json!({"metadata": metadata, "status": status}));
+    Write::new(Kind::TrainingJob, &meta.key.namespace, &meta.key.name, change)
 }
 
 /// How a sweep ended.
@@ -113,13 +143,14 @@ struct End {
 impl<'a> View<'a> {
     /// The trials that exist, by number.
     fn trials(&self) -> BTreeMap<u32, &'a JobObject> {
-        let name = &self.object.meta.key.name;
-        let number = |trial: &'a JobObject| {
-            let text = trial.meta.key.name.strip_prefix(name.as_str())?.strip_prefix('-')?;
-            let number = text.parse::<u32>().ok().filter(|number| number.to_string() == text)?;
-            (number < self.sweep.trials).then_some((number, trial))
-        };
-        self.owned.iter().copied().filter_map(number).collect()
+        let numbered = |trial: &'a JobObject| Some((self.number(&trial.meta.key.name)?, trial));
+        self.owned.iter().copied().filter_map(numbered).collect()
+    }
+
+    /// The number of the trial with this name; `None` if no trial has it.
+    fn number(&self, name: &str) -> Option<u32> {
+        let text = name.strip_prefix(self.object.meta.key.name.as_str())?.strip_prefix('-')?;
+        text.parse::<u32>().ok().filter(|number| number.to_string() == text && *number < self.sweep.trials)
     }
 
     fn write(&self, name: &str, change: Change) -> Write {
@@ -140,7 +171,9 @@ impl<'a> View<'a> {
         }
         let done = |why: String| Some(End { phase: Phase::Succeeded, reason: JobReason::Succeeded, why });
         if all {
-            return done(format!("all {} trials have ended, {failed} of them failed", self.sweep.trials));
+            let best = tally.best().map(|best| format!("; the best is {} with {}", self.name(best.trial), best.result));
+            let best = best.unwrap_or_default();
+            return done(format!("all {} trials have ended, {failed} of them failed{best}", self.sweep.trials));
         }
         let (objective, best) = (self.sweep.objective.as_ref()?, tally.best()?);
         let name = self.name(best.trial);
@@ -158,7 +191,8 @@ impl<'a> View<'a> {
 
     fn status(&self, trials: &BTreeMap<u32, &JobObject>, tally: &Tally, end: Option<&End>) -> TrainingJobStatus {
         let before = &self.object.status;
-        let active = trials.values().filter(|trial| is_live(trial)).count() as u32;
+        // Once a sweep has ended, the other trials are deleted.
+        let active = trials.values().filter(|trial| end.is_none() && is_live(trial)).count() as u32;
         let (succeeded, failed) = (tally.succeeded(), tally.failed());
         let best = tally.best().map(|best| BestTrial {
             name: self.name(best.trial),
@@ -185,7 +219,8 @@ impl<'a> View<'a> {
     /// Why no trial runs.
     fn waiting_for(&self, trials: &BTreeMap<u32, &JobObject>) -> Option<String> {
         if let Some((trial, why)) = self.refused {
-            return Some(format!("the API server refuses the trial {trial}: {why}"));
+            let text = format!("the API server refuses the trial {trial}: {why}");
+            return Some(text.chars().take(1000).collect());
         }
         if self.job.suspend {
             return Some("spec.suspend is true".to_owned());
@@ -234,9 +269,9 @@ impl<'a> View<'a> {
         let live = trials.values().filter(|trial| is_live(trial)).count();
         let room = (self.sweep.parallelism as usize).saturating_sub(live).min(TRIALS_AT_ONCE);
         let next = (0..self.sweep.trials).filter(|number| !tally.has_ended(*number) && !trials.contains_key(number));
-        // The others do not wait for a trial that is refused.
-        let is_refused = |number: &u32| self.refused.is_some_and(|(trial, _)| trial.name == self.name(*number));
-        let (last, first): (Vec<u32>, Vec<u32>) = next.partition(is_refused);
+        // After a refused trial come those with higher numbers, so that no other waits, however many are refused.
+        let refused = self.refused.and_then(|(trial, _)| self.number(&trial.name));
+        let (last, first): (Vec<u32>, Vec<u32>) = next.partition(|number| refused.is_some_and(|at| *number <= at));
         first.into_iter().chain(last).take(room).map(|number| self.trial(number)).collect()
     }
 
@@ -244,7 +279,7 @@ impl<'a> View<'a> {
         let object = self.object;
         let mut spec = object.trial_spec.clone().unwrap_or_default();
         let own = parameters(&self.sweep.space, number).into_iter();
-        let all = own.chain([(NUMBER_VARIABLE.to_owned(), number.to_string())]);
+        let all = own.chain([(TRIAL_VARIABLE.to_owned(), number.to_string())]);
         spec["parameters"] =
             all.map(|(name, value)| json!({"name": name, "value": value})).collect::<Vec<Value>>().into();
         let mut labels = object.labels.clone();

@@ -196,7 +196,7 @@ fn kueue_queue(job: &CheckedJob) -> Option<&str> {
 }
 
 /// The nodes where a job's pods are or will be.
-fn nodes(state: &State, pods: &[Seen<'_>]) -> BTreeSet<String> {
+pub(super) fn nodes(state: &State, pods: &[Seen<'_>]) -> BTreeSet<String> {
     // The scheduler may have bound a pod to another node than the planned one.
     let bound = pods.iter().filter(|seen| !seen.object.node.is_empty());
     let bound: BTreeMap<PodId, &String> = bound.map(|seen| (seen.pod.id, &seen.object.node)).collect();

@@ -1,5 +1,6 @@
 //! A pod of another program that carries the label of a queue.
 
+use crate::time::Seconds;
 use larder_kube::pod::amounts::Amounts;
 use larder_kube::pod::node_affinity::Places;
 
@@ -13,6 +14,12 @@ pub struct QueuedPod {
     pub priority: i32,
     /// Its requests, also without a node.
     pub requests: Amounts,
+    /// It has resource claims. No queue can count their devices.
+    pub has_claims: bool,
+    /// The scheduler has found that it cannot bind the pod.
+    pub is_refused: bool,
+    /// When it got its node. Until then, when it was created.
+    pub bound_at: Seconds,
     /// The nodes that it may run on.
     pub places: Places,
     /// While the gate of the queue holds it: its other scheduling gates.

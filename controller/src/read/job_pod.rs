@@ -6,9 +6,9 @@ use larder_api::names::{JOB_FLAVOR_LABEL, JOB_LABEL, JOB_QUEUE_LABEL, JOB_SERVIN
 
 use crate::objects::{Devices, JobPod, Key, PodStage};
 use crate::time::Seconds;
-use larder_kube::fields::{controller, label, second_of};
+use larder_kube::fields::{controller, label};
 use larder_kube::pod::requests::has_devices;
-use larder_kube::pod::{condition, node, phase};
+use larder_kube::pod::{bound_at, condition, is_refused, node, phase};
 
 /// The prefix of the resources that larder-devices offers by default.
 const LARDERS: &str = "larder.dev/";
@@ -27,8 +27,6 @@ pub(super) fn job_pod(pod: &Pod) -> Option<JobPod> {
         _ => PodStage::Bound,
     };
     let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-    let bound = condition(pod, "PodScheduled", "True");
-    let bound_at = bound.map_or(pod.metadata.creation_timestamp.as_ref(), |there| there.last_transition_time.as_ref());
     let message = |there: &PodCondition| there.message.clone().unwrap_or_default();
     let reason = |there: &PodCondition| there.reason.clone().unwrap_or_default();
     Some(JobPod {
@@ -38,9 +36,9 @@ pub(super) fn job_pod(pod: &Pod) -> Option<JobPod> {
         queue: label(pod, JOB_QUEUE_LABEL).unwrap_or_default().to_owned(),
         flavor: label(pod, JOB_FLAVOR_LABEL).unwrap_or_default().to_owned(),
         stage,
-        bound_at: Seconds(second_of(bound_at)),
+        bound_at: Seconds(bound_at(pod)),
         leaving: pod.metadata.deletion_timestamp.as_ref().map(|time| Seconds(time.0.as_second())),
-        is_refused: condition(pod, "PodScheduled", "False").map(reason).as_deref() == Some("Unschedulable"),
+        is_refused: is_refused(pod),
         unscheduled: condition(pod, "PodScheduled", "False").map(message).unwrap_or_default(),
         disruption: condition(pod, "DisruptionTarget", "True").map(reason).unwrap_or_default(),
         devices: devices(pod, containers.clone()),
@@ -68,12 +66,18 @@ fn exit_code(pod: &Pod) -> Option<u8> {
     failed.min_by_key(|(is_other, _)| *is_other).map(|(_, code)| code)
 }
 
-/// How often the kubelet has restarted containers of a pod.
+/// How often the kubelet has restarted containers of a pod. Sidecars do not count: they restart whatever the pod's
+/// policy.
 fn restarts(pod: &Pod) -> u32 {
+    let first = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let sidecars = first.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let sidecars: Vec<&str> = sidecars.map(|container| container.name.as_str()).collect();
     let statuses = pod.status.iter().flat_map(|status| {
         status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())
     });
-    let counts = statuses.map(|container| u32::try_from(container.restart_count).unwrap_or(0));
+    let counts = statuses
+        .filter(|container| !sidecars.contains(&container.name.as_str()))
+        .map(|container| u32::try_from(container.restart_count).unwrap_or(0));
     counts.fold(0, u32::saturating_add)
 }
 

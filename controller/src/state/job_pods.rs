@@ -47,15 +47,15 @@ impl State {
         self.jobs.usage.changed(key, before.and_then(Usage::node_of), now);
         let (old, new) = (before.and_then(|pod| pod.of_job.as_ref()), now.and_then(|pod| pod.of_job.as_ref()));
         self.jobs.pod_changed(key, old, new);
-        let is_queued = |pod: Option<&Pod>| pod.is_some_and(|pod| pod.queued.is_some());
-        let (was_queued, is_queued) = (is_queued(before), is_queued(now));
-        if is_queued {
+        // Those that wait in queues may take the room of any pod.
+        let has_queued = !self.jobs.queued.is_empty();
+        if now.is_some_and(|pod| pod.queued.is_some()) {
             self.jobs.queued.insert(key.clone());
-        } else if was_queued {
+        } else {
             self.jobs.queued.remove(key);
         }
         old.iter().chain(&new).for_each(|of_job| self.jobs.wake(&of_job.job));
-        if !self.jobs.jobs.is_empty() || old.or(new).is_some() || was_queued || is_queued {
+        if !self.jobs.jobs.is_empty() || old.or(new).is_some() || has_queued || !self.jobs.queued.is_empty() {
             work.push(Work::Jobs);
         }
     }

@@ -1,6 +1,6 @@
 //! Which events concern training jobs, and what a round changes in the state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use larder_api::names::SETTINGS;
 use larder_api::settings::Flavor;
@@ -153,9 +153,9 @@ impl State {
         }
     }
 
-    /// Handles a change of NodeCaches or Datasets that jobs may wait for.
+    /// Handles a change of nodes, NodeCaches or Datasets that jobs, or pods in queues, may wait for.
     pub(super) fn data_changed(&self, work: &mut Vec<Work>) {
-        if !self.jobs.job_states.is_empty() {
+        if !self.jobs.job_states.is_empty() || !self.jobs.queued.is_empty() {
             work.push(Work::Jobs);
         }
     }
@@ -176,7 +176,7 @@ impl State {
         }
         let mut job_states = std::mem::take(&mut self.jobs.job_states);
         let mut dry_runs = std::mem::take(&mut self.jobs.dry_runs);
-        let Round { writes, dry_runs: asked, warm_requests, queues, pods, again_at } =
+        let Round { writes, dry_runs: asked, warm_requests, queues, pods, pod_waits, again_at } =
             round(&self.cluster_view(now), &mut job_states, &mut dry_runs, draw);
         (self.jobs.job_states, self.jobs.dry_runs) = (job_states, dry_runs);
         work.extend(asked.into_iter().map(Work::DryRun));
@@ -187,10 +187,14 @@ impl State {
         self.request_data(warm_requests, work);
         self.report_queues(queues, work);
         self.decide_about(pods, work);
+        self.jobs.pod_waits = pod_waits;
         let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key, now).is_some());
         work.extend(abandoned.cloned().map(Work::Abandoned));
         let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key).is_some());
-        work.extend(orphans.cloned().map(Work::OrphanedPod));
+        let orphans: BTreeSet<Key> = orphans.cloned().collect();
+        // Those of earlier rounds are in the queue, which waits longer after each write that failed.
+        work.extend(orphans.difference(&self.jobs.orphans).cloned().map(Work::OrphanedPod));
+        self.jobs.orphans = orphans;
         self.choose_clusters(now, work);
         again_at
     }
@@ -206,8 +210,11 @@ impl State {
 
     /// Decides about a sweep; `None` if it is none that this controller runs.
     pub fn sweep(&self, key: &Key, now: Seconds) -> Option<sweep::Decision> {
-        let object = self.jobs.jobs.get(key).filter(|object| object.is_ours())?;
-        let job = object.job.as_ref().ok()?;
+        let object = self.jobs.jobs.get(key).filter(|object| object.is_ours() && object.trial_spec.is_some())?;
+        let job = match &object.job {
+            Ok(job) => job,
+            Err(error) => return Some(sweep::refuse(object, error, now)),
+        };
         let view = sweep::View {
             now,
             object,
@@ -287,10 +294,11 @@ impl State {
 
     /// Records what was decided about pods of other programs, and forgets what is visible in them by now.
     fn decide_about(&mut self, pods: Decisions, work: &mut Vec<Work>) {
+        // Earlier decisions are in the queue, which waits longer after each write that failed.
+        work.extend(pods.keys().cloned().map(Work::QueuedPod));
         let mut decisions = std::mem::take(&mut self.jobs.pod_decisions);
         decisions.extend(pods);
         decisions.retain(|key, decided| self.pods.get(key).is_some_and(|pod| pending(Some(&*decided), pod).is_some()));
-        work.extend(decisions.keys().cloned().map(Work::QueuedPod));
         self.jobs.pod_decisions = decisions;
     }
 
@@ -298,7 +306,7 @@ impl State {
     pub fn queued_pod(&self, key: &Key) -> Option<Write> {
         let pod = self.pods.get(key)?;
         let change = match pending(self.jobs.pod_decisions.get(key), pod)? {
-            Decision::Ended => Change::Delete(pod.meta.uid.clone()),
+            Decision::Ended(_) => Change::Delete(pod.meta.uid.clone()),
             Decision::Released(flavor) => {
                 let gates = pod.queued.as_ref()?.gates.as_ref()?;
                 let gates: Vec<Value> = gates.iter().map(|name| json!({"name": name})).collect();

@@ -96,6 +96,8 @@ pub const JOB_SERVING_LABEL: &str = "larder.dev/job-serving";
 pub const SWEEP_LABEL: &str = "larder.dev/sweep";
 /// On the TrainingJob of a trial: its number, starting at 0.
 pub const TRIAL_LABEL: &str = "larder.dev/trial";
+/// The variable of every container of a trial that has its number.
+pub const TRIAL_VARIABLE: &str = "LARDER_TRIAL";
 /// On the template of a role: processes in each pod; the default is one for each GPU, or one without GPUs.
 pub const PROCESSES_ANNOTATION: &str = "larder.dev/processes-per-pod";
 /// On the template of a role: the performance defaults that are off for its pods, separated by commas: `guaranteed`,

@@ -104,6 +104,12 @@ pub use sweep::{
         .message("spec.parameters cannot be changed; delete the TrainingJob and apply another"),
     validation = Rule::new("!has(self.datasets) || self.datasets.filter(one, has(one.split) && one.split).size() <= 1")
         .message("spec.datasets[].split can be true for one dataset"),
+    // The shares of pods that run would not change.
+    validation = Rule::new(
+            "!has(self.datasets) || !self.datasets.exists(one, has(one.split) && one.split) \
+             || self.roles.map(role, role.replicas) == oldSelf.roles.map(role, role.replicas)"
+        )
+        .message("spec.roles[].replicas cannot be changed with a split dataset; delete the TrainingJob and apply another"),
     validation = Rule::new("has(self.gang) == has(oldSelf.gang) && (!has(self.gang) || self.gang == oldSelf.gang)")
         .message("spec.gang cannot be changed; delete the TrainingJob and apply another"),
     validation = Rule::new(
@@ -315,7 +321,7 @@ pub struct MountedDataset {
         .message("spec.datasets[].mountPath must be an absolute path without `..` and `:`"))]
     pub mount_path: String,
     /// True to give each pod a list of the files that it is to read: every pod of a role has its share of the dataset,
-    /// by its index. Only one dataset can be split, and roles must have a fixed number of pods.
+    /// by its index. Only one dataset can be split, and the number of pods of each role is fixed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub split: bool,
     /// The percentage that must be cached before pods start; 90 by default, 0 to wait for nothing.
@@ -390,7 +396,8 @@ pub struct Restart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000000))]
     pub max_crashes: Option<u32>,
-    /// Each time that the job has run for this long without a crash, one crash less counts, such as 6h; 12h by default.
+    /// Each time that the job has run for this long without a crash that counts, one crash less counts, such as 6h; 12h
+    /// by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,6}(s|m|h|d)$') && self.matches('[1-9]')")

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec};
 use kube::api::DynamicObject;
 use larder_api::names::CSI_DRIVER;
 
-use crate::fields::readable;
+use crate::fields::{readable, second_of};
 
 pub mod amounts;
 pub mod node_affinity;
@@ -44,6 +44,17 @@ pub fn has_ended(pod: &Pod) -> bool {
 pub fn condition<'p>(pod: &'p Pod, kind: &str, status: &str) -> Option<&'p PodCondition> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == kind && condition.status == status)
+}
+
+/// True if the scheduler has found that it cannot bind a pod.
+pub fn is_refused(pod: &Pod) -> bool {
+    condition(pod, "PodScheduled", "False").is_some_and(|there| there.reason.as_deref() == Some("Unschedulable"))
+}
+
+/// When a pod got its node, in seconds since 1970. Until then, when it was created.
+pub fn bound_at(pod: &Pod) -> i64 {
+    let created = pod.metadata.creation_timestamp.as_ref();
+    second_of(condition(pod, "PodScheduled", "True").map_or(created, |there| there.last_transition_time.as_ref()))
 }
 
 /// A volume of a pod through which it may read a dataset.

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Optional
 
 from ._mount import PathLike
-from ._plan import Item, Plan
+from ._plan import LEASE, Item, Plan
 
 # Items that are taken from an iterable before they are wanted.
 LOOK_AHEAD = 4096
+
+# The mount learns where the reader is after so many files, or so many seconds.
+FILES_APART = 32
+SECONDS_APART = 2.0
 
 
 def files(
@@ -25,9 +30,11 @@ def files(
 
     `order`: paths below `folder`, in the order in which they are read; an iterator is read ahead by some thousands.
     None: all files, sorted, or shuffled with the seed `shuffle`. `in_flight`: at most so many of the files that were
-    yielded are not read yet.
+    yielded are not read yet. Of large files, such as shards, give the number of those that are read at a time.
     """
     root = os.fspath(folder)
+    if order is not None and shuffle is not None:
+        raise ValueError("files: give order= or shuffle=, not both")
     if order is None:
         names: Iterable[str] = sorted(_walk(root))
         if shuffle is not None:
@@ -50,6 +57,8 @@ def _planned(root: str, names: Iterable[str], in_flight: int) -> Iterator[str]:
 
     plan = Plan(root, items)
     is_over = False
+    # When the mount last learned where the reader is.
+    said = time.monotonic()
     while True:
         # In steps, so that the list is not copied for each file.
         if not is_over and len(taken) < LOOK_AHEAD:
@@ -61,8 +70,12 @@ def _planned(root: str, names: Iterable[str], in_flight: int) -> Iterator[str]:
             return
         step = taken[:256]
         for nth, path in enumerate(step):
-            if nth % 32 == 0:
-                plan.advance(max(first + nth - in_flight, 0), first + len(taken))
+            silent = time.monotonic() - said
+            if nth % FILES_APART == 0 or silent >= SECONDS_APART:
+                # By the end of a lease, all that was yielded before has been read.
+                passed = first + nth if silent >= LEASE else max(first + nth - in_flight, 0)
+                plan.advance(passed, first + len(taken))
+                said = time.monotonic()
             yield path
         first += len(step)
         taken = taken[len(step) :]

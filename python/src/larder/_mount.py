@@ -44,6 +44,11 @@ class MountInfo:
             os.close(fd)
 
     def _read(self, name: str) -> dict[str, Any]:
+        if not self.is_whole:
+            raise FileNotFoundError(
+                f"{self.path} shows only a folder of a Larder mount, without its .larder/{name}: mount the volume "
+                "without subPath"
+            )
         with open(os.path.join(self.path, ".larder", name), "rb") as file:
             found: dict[str, Any] = json.load(file)
         return found

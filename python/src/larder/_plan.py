@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections.abc import Sequence
 from typing import Callable, Optional, Union
@@ -10,8 +11,14 @@ from typing import Callable, Optional, Union
 from . import _ioctl
 from ._mount import PathLike, find_mount, is_below
 
-# Asked of a mount in one step, so that no step takes long: about half a millisecond.
+# Asked of a mount in one step, so that no step takes long: half a millisecond with rows, some with paths.
 CALLS_AT_ONCE = 8
+
+# A plan without a sign of its program ends after so many seconds.
+LEASE = 60.0
+
+# Folders and files whose places in the mount are remembered.
+REMEMBERED = 1 << 16
 
 # A file, a row of the manifest, or a range: the file, the offset and the length.
 Item = Union[str, "os.PathLike[str]", int, "tuple[PathLike, int, int]"]
@@ -40,13 +47,15 @@ class Plan:
         self._position = 0
         self._wanted = 0
         self._replaces = False
+        # How many items the next call takes, about: paths differ in their lengths.
+        self._fit = 256
         self._dirs: Optional[int] = None
-        self._real_folders: dict[str, str] = {}
-        self._rows: dict[str, int] = {}
         mount = find_mount(folder)
         if mount is None:
             return
         self._root = mount.path
+        self._below = functools.lru_cache(REMEMBERED)(functools.partial(_below, mount.path))
+        self._inode = functools.lru_cache(REMEMBERED)(_inode)
         if mount.is_whole:
             try:
                 manifest = mount.manifest()
@@ -81,12 +90,15 @@ class Plan:
             if self._position < passed:
                 # It was put, or need not be.
                 self._position = passed
-            wanted = min(known - self._position, self._wanted)
+            wanted = min(known - self._position, self._wanted, self._fit)
             items = self.items(self._position, self._position + wanted) if wanted > 0 else ()
             if not items:
-                self._call(_ioctl.AT, _ioctl.encode_at(self._id, passed), passed)
-                return
+                if self._call(_ioctl.AT, _ioctl.encode_at(self._id, passed), passed):
+                    return
+                # It is put again.
+                continue
             number, data, put = self._encode(items, passed)
+            self._fit = min(2 * put if put == len(items) else put + put // 8 + 1, _ioctl.ROWS_MOST)
             if self._call(number, data, passed):
                 self._position += put
                 self._replaces = False
@@ -94,6 +106,8 @@ class Plan:
     def replace_from(self, position: int) -> None:
         """What was put from `position` on is wrong, or the reader goes on there. It is put again."""
         self._position, self._replaces = position, True
+        # What is replaced makes room for it.
+        self._wanted = max(self._wanted, 1)
 
     def finish(self, count: int) -> None:
         """There are `count` items in all. The plan ends when they were read."""
@@ -148,25 +162,35 @@ class Plan:
 
     def _range(self, item: tuple[PathLike, int, int]) -> tuple[int, int, int]:
         path, offset, length = item
-        name = os.fspath(path)
-        row = self._rows.get(name)
-        if row is None:
-            try:
-                row = self.row_of(os.stat(name).st_ino)
-            except OSError:
-                row = None
-            row = self._rows[name] = row if row is not None and 0 <= row < 1 << 32 else -1
-        # A length of 0 would reach to the end of the file. Row 0 at an offset beyond any file is nothing.
-        return (row, offset, max(length, 1)) if row >= 0 else (0, (1 << 64) - 1, 1)
+        row = self.row_of(self._inode(os.fspath(path)))
+        if row is None or not 0 <= row < 1 << 32:
+            # Row 0 at an offset beyond any file is nothing.
+            return 0, (1 << 64) - 1, 1
+        # A length of 0 would reach to the end of the file.
+        return row, offset, max(length, 1)
 
     def _relative(self, path: str) -> bytes:
         """The path below the mount. Empty: it is not there, or too long."""
         folder, name = os.path.split(path)
-        real = self._real_folders.get(folder)
-        if real is None:
-            # Each folder once. The file itself is not looked at.
-            real = self._real_folders[folder] = os.path.realpath(folder)
-        if not is_below(real, self._root):
+        below = None if name in ("", ".", "..") else self._below(folder)
+        if below is None:
             return b""
-        relative = os.fsencode(os.path.relpath(os.path.join(real, name), self._root))
+        relative = below + os.fsencode(name)
         return relative if len(relative) <= 4096 and b"\0" not in relative else b""
+
+
+def _below(root: str, folder: str) -> Optional[bytes]:
+    """The path of a folder below a mount, with a slash behind it. None: it is elsewhere."""
+    real = os.path.realpath(folder)
+    if not is_below(real, root):
+        return None
+    relative = os.path.relpath(real, root)
+    return b"" if relative == "." else os.fsencode(relative) + b"/"
+
+
+def _inode(path: str) -> int:
+    """The inode number of a file; 0 if there is none."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0

@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import time
 import warnings
 from array import array
 from collections import deque
@@ -15,16 +17,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional, Protocol, TypeVar, Union
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from torch.utils.data import Sampler as _TorchSampler
 
+from . import _plan
 from ._mount import PathLike, find_mount
 from ._order import order_of
-from ._plan import Item, Plan
+from ._plan import LEASE, Item, Plan
 
 __all__ = ["ImageFolder", "Sampler", "planned"]
 
 L = TypeVar("L")
+
+# Folders whose mounts are remembered.
+REMEMBERED = 1 << 16
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -52,7 +58,10 @@ def planned(
         # accelerate's adapters hold the loader that reads.
         planned(base, path, ranges=ranges)
         return loader
-    item = ranges or path or getattr(getattr(loader, "dataset", None), "larder_item", None)
+    dataset = getattr(loader, "dataset", None)
+    if isinstance(dataset, IterableDataset):
+        raise TypeError("planned: an IterableDataset chooses its files itself: have it iterate over larder.files")
+    item = ranges or path or getattr(dataset, "larder_item", None)
     if item is None:
         raise TypeError("planned: give path=, a function from an index to the path of the sample's file")
     cls = type(loader)
@@ -92,14 +101,23 @@ class _Watch:
         workers = getattr(loader, "num_workers", 0)
         # Batches that were handed over and are not read yet.
         self.in_flight = workers * (getattr(loader, "prefetch_factor", None) or 2) if workers else 0
-        self.plan: Optional[Plan] = None
+        # By mount. All have the same positions, and each leaves out what is not below its mount.
+        self.plans: dict[str, Plan] = {}
+        self.mount_of = functools.lru_cache(REMEMBERED)(lambda folder: _plan.find_mount(folder))
+        self.is_first = True
         self.is_off = False
+
+    @property
+    def wants_order(self) -> bool:
+        """False: no sample of the last epoch was in a mount, so the order of the next one would be of no use."""
+        return not self.is_off and (self.is_first or bool(self.plans))
 
     def begin(self, order: Optional[torch.Tensor]) -> None:
         """An epoch begins."""
-        if self.plan is not None:
-            self.plan.close()
-        self.plan = None
+        for plan in self.plans.values():
+            plan.close()
+        self.plans = {}
+        self.is_first = False
         # None: only what was handed over is known.
         self.order = order
         # Without an order: the indices from the position `first` on.
@@ -107,42 +125,56 @@ class _Watch:
         self.first = 0
         self.at = 0
         self.sizes: deque[int] = deque()
+        # The last batch was elsewhere in the order than expected.
+        self.has_jumped = False
+        self.handed_at = time.monotonic()
 
     def handed_over(self, batch: Any) -> None:
         """A batch of indices goes to a worker, or is read now."""
         if self.is_off:
             return
         try:
-            batch = batch.tolist() if isinstance(batch, torch.Tensor) else batch
+            # A tensor or an array of numpy.
+            batch = batch.tolist() if hasattr(batch, "tolist") else batch
             indices = list(batch) if isinstance(batch, (list, tuple)) else [batch]
             if indices:
                 self._handed_over(indices)
         except Exception as error:
             # A plan is a hint. Whatever is wrong with it must not end the epoch.
             self.is_off = True
-            warnings.warn(f"larder: samples are not planned any more: {error!r}", stacklevel=2)
+            warnings.warn(
+                f"larder: samples are not planned any more; check path= or ranges= of planned: {error!r}", stacklevel=2
+            )
 
     def end(self) -> None:
         """All batches of the epoch were handed over."""
-        if self.plan is not None and not self.is_off:
-            self.plan.finish(self.at)
+        if not self.is_off:
+            for plan in self.plans.values():
+                plan.finish(self.at)
 
     def _handed_over(self, indices: Sequence[int]) -> None:
-        if self.plan is None:
-            self.plan = Plan(self._folder(indices[0]), self._items, 0 if self.order is None else len(self.order))
-            if not self.plan.is_active:
-                self.is_off = True
-                return
-        plan, start = self.plan, self.at
+        # The first sample of each batch is enough to come to all mounts soon.
+        folder = self._folder(indices[0])
+        mount = self.mount_of(folder)
+        if mount is not None and mount.path not in self.plans:
+            self.plans[mount.path] = Plan(folder, self._items, 0 if self.order is None else len(self.order))
+        start = self.at
         if self.order is not None and not self._follow(indices):
             # The order was wrong: from here on, only what is handed over is known.
             self.order, self.first = None, self.at
-            plan.finish(0)
-            plan.replace_from(self.at)
+            for plan in self.plans.values():
+                plan.finish(0)
+                plan.replace_from(self.at)
         elif self.at != start:
             # A resumed epoch: it goes on elsewhere in the order.
-            plan.replace_from(self.at)
+            for plan in self.plans.values():
+                plan.replace_from(self.at)
             self.sizes.clear()
+        now = time.monotonic()
+        if now - self.handed_at >= LEASE:
+            # After a pause, as that of a validation, the workers have read all that they were handed.
+            self.sizes.clear()
+        self.handed_at = now
         if self.order is None:
             self.handed += indices
         self.at += len(indices)
@@ -153,7 +185,8 @@ class _Watch:
         if self.order is None and passed - self.first > 4096:
             del self.handed[: passed - self.first]
             self.first = passed
-        plan.advance(passed, self.at if self.order is None else len(self.order))
+        for plan in self.plans.values():
+            plan.advance(passed, self.at if self.order is None else len(self.order))
 
     def _follow(self, indices: Sequence[int]) -> bool:
         """Finds the batch in the order. Usually it is at the next position; after a resume or a skip, elsewhere."""
@@ -161,7 +194,12 @@ class _Watch:
         assert order is not None
         batch = torch.as_tensor(list(indices))
         if torch.equal(order[self.at : self.at + len(indices)], batch):
+            self.has_jumped = False
             return True
+        if self.has_jumped:
+            # In a wrong order, each small batch is somewhere else.
+            return False
+        self.has_jumped = True
         for place in (order == batch[0]).nonzero().reshape(-1).tolist():
             if torch.equal(order[place : place + len(indices)], batch):
                 self.at = place
@@ -199,7 +237,7 @@ class _WatchedIterator:
         if not self.has_begun:
             # Not before the first batch: the loader draws its seed for the workers from the same generator until then.
             self.has_begun = True
-            self.watch.begin(None if self.watch.is_off else order_of(self.inner))
+            self.watch.begin(order_of(self.inner) if self.watch.wants_order else None)
         try:
             batch = next(self.real)
         except StopIteration:
@@ -349,12 +387,12 @@ class Sampler(_TorchSampler):  # type: ignore[misc, type-arg, unused-ignore]
     With `deal="none"`, each rank gets what DistributedSampler gives it. With `deal="owner"`, each global batch of
     `num_replicas * batch_size` samples has the same samples as without, so the summed gradient is the same, and each
     rank gets first what its node is to keep: less is read from other nodes. That needs a `larder.torch.ImageFolder`, a
-    placement other than `local`, and torch.distributed, over which the ranks tell each other once what is theirs. What a
-    rank computes of its own batch alone, such as the statistics of BatchNorm, is computed of other samples. `deal` may
-    also be a function from an index to the ranks that should get it.
+    placement other than `local`, and torch.distributed, over which the ranks learn once what is each one's. What a rank
+    computes of its own batch alone, such as the statistics of BatchNorm, is computed of other samples. `deal` may also
+    be a function from an index to the ranks that should get it.
 
     An epoch can begin in its middle: `set_epoch(epoch, start)`, where `start` is the number of samples that this rank
-    has had.
+    has had. A later `set_epoch` of the same epoch without `start`, as that of a framework, does not change it.
     """
 
     def __init__(
@@ -379,16 +417,16 @@ class Sampler(_TorchSampler):  # type: ignore[misc, type-arg, unused-ignore]
         if not 0 <= self.rank < self.num_replicas:
             raise ValueError(f"Sampler: rank {self.rank} is not one of {self.num_replicas}")
         self.size, self.seed, self.shuffle, self.drop_last = len(dataset), seed, shuffle, drop_last
-        self.deal = _owners(dataset, self.num_replicas) if deal == "owner" else deal
+        self.deal = _owners(dataset, self.num_replicas, self.rank) if deal == "owner" else deal
         self.batch = batch_size
         self.epoch = self.start = 0
-        # How many indices of this epoch were yielded.
+        # How many indices of this epoch were yielded, after its end, too: loaders keep what they have drawn.
         self._at = 0
         per_rank = self.size // self.num_replicas if drop_last else -(-self.size // self.num_replicas)
         self.num_samples = per_rank
 
     def __len__(self) -> int:
-        return self.num_samples - self.start
+        return max(self.num_samples - self.start, 0)
 
     def __iter__(self) -> Iterator[int]:
         order = self.larder_order().tolist()
@@ -396,10 +434,12 @@ class Sampler(_TorchSampler):  # type: ignore[misc, type-arg, unused-ignore]
         for index in order:
             self._at += 1
             yield index
-        self._at = 0
 
-    def set_epoch(self, epoch: int, start: int = 0) -> None:
+    def set_epoch(self, epoch: int, start: Optional[int] = None) -> None:
         """The next epoch is this one, from the sample `start` of this rank on."""
+        if start is None:
+            # Frameworks set the epoch of a state that was loaded once more.
+            start = self.start if epoch == self.epoch else 0
         self.epoch, self.start, self._at = epoch, start, 0
 
     def state_dict(self) -> dict[str, int]:
@@ -441,7 +481,7 @@ class Sampler(_TorchSampler):  # type: ignore[misc, type-arg, unused-ignore]
         return torch.as_tensor(mine, dtype=torch.int64)
 
 
-def _owners(dataset: Any, num_replicas: int) -> Callable[[int], Sequence[int]]:
+def _owners(dataset: Any, num_replicas: int, rank: int) -> Callable[[int], Sequence[int]]:
     """The ranks whose node is to keep a sample. All ranks call this, and get the same."""
     rows = getattr(dataset, "_rows", None)
     mine = b""
@@ -452,10 +492,14 @@ def _owners(dataset: Any, num_replicas: int) -> Callable[[int], Sequence[int]]:
         except OSError:
             # An earlier version of Larder: this rank gets what the others leave.
             mine = b""
-    every: list[Any] = [mine]
+    every = [b""] * num_replicas
+    every[rank] = mine
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        every = [None] * num_replicas
-        torch.distributed.all_gather_object(every, mine)
+        # Of all processes: several may be the same rank of the data, as with tensor parallelism.
+        gathered: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(gathered, (rank, mine))
+        for of_rank, bits in reversed(gathered):
+            every[of_rank] = bits
 
     def owners(index: int) -> Sequence[int]:
         row = -1 if rows is None else rows[index]

@@ -293,9 +293,9 @@ fn a_role_that_starts_after_another_one_finds_it_done() {
     let lab = Lab::start("order");
     let sh = |name: &str, text: &str| lab.role(name, 1, "100m", &["sh", "-c", text]);
     let mut worker = sh("worker", "cat /out/prepared");
-    worker["startsAfter"] = json!([{"role": "master", "until": "done"}]);
-    let roles = [sh("master", "sleep 5; echo done >/out/prepared"), worker];
-    lab.job("train", "xgboost", &roles, &json!({"restart": {"maxCrashes": 0}, "keepPods": "all"}));
+    worker["startsAfter"] = json!([{"role": "server", "until": "done"}]);
+    let roles = [sh("server", "sleep 5; echo done >/out/prepared"), worker];
+    lab.job("train", "parameter-server", &roles, &json!({"restart": {"maxCrashes": 0}, "keepPods": "all"}));
     lab.platform
         .cluster
         .wait_for("the worker has read it", TIMEOUT, || lab.all_logs("train").contains("worker-0-1\ndone"));

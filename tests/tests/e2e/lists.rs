@@ -14,9 +14,10 @@ fn put(lab: &Lab, name: &str, seed: u64) {
     lab.put(name, seeded_bytes(seed, FILE_BYTES));
 }
 
-/// Warms by a list on standard input.
+/// Warms by a list on standard input. The folder has a slash at its end, as shells complete it.
 fn warm_from(lab: &Lab, mount: &Mount, list: &str) -> Value {
-    let mut command = lab.command(&["warm", mount.dir().to_str().unwrap(), "--from", "-", "--wait", "--json"]);
+    let dir = mount.dir().join("");
+    let mut command = lab.command(&["warm", dir.to_str().unwrap(), "--from", "-", "--wait", "--json"]);
     let mut warming = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     warming.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
     let output = warming.wait_with_output().unwrap();

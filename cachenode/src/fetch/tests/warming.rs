@@ -1,4 +1,4 @@
-//! Warm-ups beside readers.
+//! Warm-ups and plans beside readers.
 
 use larder_origin::{Limited, Rate, Urgency};
 use tokio::sync::watch;
@@ -6,6 +6,7 @@ use tokio::sync::watch;
 use super::checksums::{FILE_BYTES, FILES, packed};
 use super::*;
 use crate::ownership::all_sizes;
+use crate::planned::Place;
 use crate::warm::Warmer;
 
 /// Far longer than any wait of a test that passes.
@@ -120,6 +121,19 @@ impl WarmWorld {
         in_flight
     }
 
+    /// Starts to fetch a file for a plan, and lets that go as far as it can.
+    async fn plan(&self, file: u32) -> tokio::task::JoinHandle<()> {
+        let (fetcher, part) = (Arc::clone(&self.fetcher), self.part(file));
+        let memory = FetchConfig::DEFAULT.other_account(u64::MAX).take(1);
+        let coming = fetcher.planned().add(1, Place { position: file.into(), nth: 0 }, &part, memory).unwrap();
+        let fetching = tokio::spawn(async move {
+            fetcher.fetch_planned(FileIndex(file), part).await;
+            drop(coming);
+        });
+        settle().await;
+        fetching
+    }
+
     /// Starts to read a file, and lets that go as far as it can.
     async fn read(&self, file: u32) -> tokio::task::JoinHandle<Result<Fetched, FetchError>> {
         let (fetcher, part) = (Arc::clone(&self.fetcher), self.part(file));
@@ -207,6 +221,22 @@ async fn a_reader_that_joins_the_fetch_of_a_warm_up_takes_it_ahead_of_the_others
     }
     for in_flight in warming {
         assert!(matches!(in_flight.outcome().await, Outcome::Fetched(..)));
+    }
+    assert_eq!(world.held.asked(), ["000000", "000008", "000002", "000004"]);
+}
+
+// SEMANTICS: C27
+#[tokio::test]
+async fn readers_go_before_plans_also_with_a_block_that_a_plan_is_about_to_fetch() {
+    let world = WarmWorld::new(&[1_000; 10], 1, FetchConfig::DEFAULT);
+    let planned = [world.plan(0).await, world.plan(4).await, world.plan(8).await];
+    let reading = [world.read(8).await, world.read(2).await];
+    world.held.release();
+    for reading in reading {
+        reading.await.unwrap().unwrap();
+    }
+    for planned in planned {
+        planned.await.unwrap();
     }
     assert_eq!(world.held.asked(), ["000000", "000008", "000002", "000004"]);
 }

@@ -22,12 +22,17 @@ impl Look for Files {
     fn part(&self, item: Item, nth: u32) -> Option<(FileIndex, BlockPart)> {
         let blocks = if item.row.is_multiple_of(10) { 2 } else { 1 };
         let block = BlockIndex(item.row + nth * 1_000_000);
-        let part = BlockPart { block, file_offset: 0, block_len: LEN, start: 0, len: LEN };
+        let len = if item.len == 0 { LEN } else { item.len };
+        let part = BlockPart { block, file_offset: 0, block_len: LEN, start: 0, len };
         (item.row != NO_FILE && nth < blocks).then_some((FileIndex(item.row), part))
     }
 
     fn is_here(&self, part: &BlockPart) -> bool {
         self.here.borrow().contains(&part.block)
+    }
+
+    fn is_piece(&self, _: FileIndex, part: &BlockPart) -> bool {
+        part.len < LEN / 4
     }
 }
 
@@ -162,6 +167,16 @@ fn a_plan_without_memory_gets_that_of_others_up_to_half_of_its_share() {
 }
 
 #[test]
+fn a_block_of_which_readers_fetch_pieces_is_left_to_them_unless_the_plan_often_returns_to_it() {
+    let mut world = World::new();
+    let plan = world.open(1);
+    let part = |row: &u32| Item { offset: 10, row: *row, len: 5 };
+    let parts: Vec<Item> = [3, 1, 3, 1, 2, 1, 3, 1, 1, 3, 3, 1, 4].iter().map(part).collect();
+    world.schedule.put(plan, put(0), &parts, world.now, &world.planned).unwrap();
+    assert_eq!(world.fetch(1_000), [1], "six parts");
+}
+
+#[test]
 fn a_block_larger_than_a_share_is_fetched_alone() {
     let mut world = World::new();
     let plan = world.open(1);
@@ -244,12 +259,12 @@ fn impossible_and_unbounded_values_are_refused_and_change_nothing() {
 #[test]
 fn a_user_and_a_dataset_have_so_many_plans() {
     let mut world = World::new();
-    for id in 0..8 {
+    for id in 0..32 {
         assert!(world.schedule.open(owner(1, id), None, None, world.now).is_ok());
     }
-    assert_eq!(world.schedule.open(owner(1, 8), None, None, world.now), Err(PlanRefused::TooMany));
-    assert!(world.schedule.open(owner(1, 7), None, None, world.now).is_ok(), "it is open");
-    for id in 8..64 {
+    assert_eq!(world.schedule.open(owner(1, 32), None, None, world.now), Err(PlanRefused::TooMany));
+    assert!(world.schedule.open(owner(1, 31), None, None, world.now).is_ok(), "it is open");
+    for id in 32..64 {
         assert!(world.schedule.open(owner(UNKNOWN_USER, id), None, None, world.now).is_ok());
     }
     assert_eq!(world.schedule.open(owner(UNKNOWN_USER, 64), None, None, world.now), Err(PlanRefused::TooMany));

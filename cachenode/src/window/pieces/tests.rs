@@ -15,7 +15,7 @@ fn part(block: u32, start: u32, len: u32) -> BlockPart {
 
 /// The range of the piece that a miss fetches, in KiB.
 fn next(pieces: &mut Pieces, start_kib: u32, kib: u32) -> Option<(u32, u32)> {
-    let piece = pieces.next(&part(7, start_kib * KIB, kib * KIB))?;
+    let Miss { piece, .. } = pieces.next(&part(7, start_kib * KIB, kib * KIB))?;
     Some((piece.start / KIB, (piece.start + piece.len) / KIB))
 }
 
@@ -27,8 +27,11 @@ fn each_miss_of_a_block_fetches_more_and_the_last_one_all_of_it() {
     assert_eq!(next(&mut pieces, 700, 4), Some((640, 704)));
     assert_eq!(next(&mut pieces, 2100, 4), Some((2048, 2304)));
     assert_eq!(next(&mut pieces, 3500, 4), Some((3072, 4096)));
-    assert_eq!(next(&mut pieces, 1500, 4), None, "all of it");
-    assert_eq!(next(&mut pieces, 100, 4), Some((96, 112)), "if it is gone again");
+    let last = pieces.next(&part(7, 1500 * KIB, 4 * KIB)).unwrap();
+    assert!(last.then_block, "all of it");
+    assert_eq!((last.piece.start, last.piece.len), (1488 * KIB, 16 * KIB), "and first what its reader waits for");
+    let anew = pieces.next(&part(7, 100 * KIB, 4 * KIB)).unwrap();
+    assert!(!anew.then_block && anew.piece.len == 16 * KIB, "if it is gone again: {anew:?}");
 }
 
 #[test]
@@ -62,13 +65,38 @@ fn a_few_random_reads_of_a_large_file_fetch_at_most_16_times_what_they_ask_for()
             let asks = part(random.random_range(0..blocks), random.random_range(0..1024) * 4 * KIB, 4 * KIB);
             asked += u64::from(asks.len);
             if pieces.get(&asks).is_none() {
-                let piece = pieces.next(&asks).unwrap_or(BlockPart { start: 0, len: asks.block_len, ..asks });
-                fetched += u64::from(piece.len);
+                let Miss { piece, then_block } = pieces.next(&asks).unwrap();
+                fetched += u64::from(piece.len) + if then_block { BLOCK_BYTES } else { 0 };
                 pieces.hold(piece, vec![0; piece.len as usize].into(), memory.take(0), u64::MAX);
             }
         }
     }
     assert!(fetched <= 16 * asked, "{fetched} for {asked}");
+}
+
+#[test]
+fn readers_that_cover_a_file_at_random_fetch_its_blocks_after_few_gets() {
+    let blocks = 256;
+    let mut random = StdRng::seed_from_u64(2);
+    let mut pieces = Pieces::default();
+    let mut here = vec![false; blocks as usize];
+    let (mut gets, mut fetched) = (0, 0);
+    for _ in 0..32 * blocks {
+        let asks = part(random.random_range(0..blocks), random.random_range(1..1024) * 4 * KIB, 4 * KIB);
+        let is_here = &mut here[asks.block.0 as usize];
+        if !*is_here {
+            let miss = pieces.next(&asks);
+            *is_here = miss.is_none_or(|miss| miss.then_block);
+            gets += if miss.is_some_and(|miss| miss.then_block) { 2 } else { 1 };
+            fetched += miss.map_or(0, |miss| u64::from(miss.piece.len)) + if *is_here { BLOCK_BYTES } else { 0 };
+        }
+    }
+    assert!(here.iter().all(|&is_here| is_here));
+    // With a growing piece for each of the first five misses of a block, seven GETs and a third more bytes.
+    assert!(gets <= 5 * blocks, "{gets} GETs for {blocks} blocks");
+    assert!(fetched * 100 <= 103 * u64::from(blocks) * BLOCK_BYTES, "{fetched}");
+    let miss = pieces.next(&part(blocks, 512 * KIB, 4 * KIB)).unwrap();
+    assert!(!miss.then_block, "the first in a block may be that of another reader");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_api::names::{CSI_DRIVER, DATASETS_ANNOTATION, READS_DATA_RESOURCE};
+use larder_api::names::{CSI_DRIVER, DATASETS_ANNOTATION, QUEUE_GATE, QUEUE_LABEL, READS_DATA_RESOURCE};
 use larder_dataset::score::NodeFacts;
 
 use crate::extender::decision::{
@@ -26,6 +26,8 @@ pub(super) struct Placed {
     pub(super) scheduler: String,
     /// The gates behind which it is kept from its scheduler. The controllers that have set them remove them.
     pub(super) gates: Vec<String>,
+    /// The queue that holds it by one of them.
+    pub(super) held_by: Option<String>,
     /// The scheduler's message about why the pod has no node.
     pub(super) unscheduled: Option<String>,
     /// The creation time in milliseconds since 1970.
@@ -52,11 +54,14 @@ impl From<Pod> for Placed {
         let mut unscheduled = conditions.filter(|there| there.type_ == "PodScheduled" && there.status == "False");
         let unscheduled = unscheduled.next().and_then(|there| there.message.clone().or_else(|| there.reason.clone()));
         let set = |name: Option<String>| name.filter(|name| !name.is_empty());
+        let gates: Vec<String> = spec.scheduling_gates.into_iter().flatten().map(|gate| gate.name).collect();
+        let queue = pod.metadata.labels.as_ref().and_then(|labels| labels.get(QUEUE_LABEL)).cloned();
         Self {
             uid: set(pod.metadata.uid),
+            held_by: queue.filter(|_| gates.iter().any(|gate| gate == QUEUE_GATE)),
             node: set(spec.node_name),
             nominated: set(pod.status.and_then(|status| status.nominated_node_name)),
-            gates: spec.scheduling_gates.into_iter().flatten().map(|gate| gate.name).collect(),
+            gates,
             scheduler: spec.scheduler_name.unwrap_or_default(),
             unscheduled,
             created: u64::try_from(created).unwrap_or(0),

@@ -28,7 +28,8 @@ pub(super) fn send(from: &Path, dir: &Path, stats: &File) -> anyhow::Result<()> 
     };
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let number = since.as_nanos() as u64 ^ u64::from(std::process::id()) << 32;
-    let root = [std::path::absolute(dir)?.as_os_str().as_bytes(), b"/"].concat();
+    // With one slash at its end, whether or not `dir` has one.
+    let root = std::path::absolute(dir.join(""))?;
     let mut part = WarmListPart { list: number, first: true, last: false, lines: Vec::new() };
     let mut line = Vec::new();
     loop {
@@ -37,7 +38,7 @@ pub(super) fn send(from: &Path, dir: &Path, stats: &File) -> anyhow::Result<()> 
         part.last = read == 0;
         let path = line.strip_suffix(b"\n").unwrap_or(&line);
         // Absolute paths of the mounted files are accepted too.
-        let path = path.strip_prefix(root.as_slice()).unwrap_or(path);
+        let path = path.strip_prefix(root.as_os_str().as_bytes()).unwrap_or(path);
         let path = &path[..path.len().min(LINE_MOST)];
         if part.last || part.lines.len() + path.len() + 1 > LINES_MOST {
             if !hand_over(stats, &part, dir)? || part.last {

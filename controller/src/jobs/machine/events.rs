@@ -41,7 +41,8 @@ pub fn is_warm(state: &State, observed: &Observed, now: Seconds) -> bool {
 
 /// How long pods may take to be bound; `None`: no limit.
 fn timeout(state: &State, terms: &Terms) -> Option<i64> {
-    if state.awaits_nodes { terms.nodes_timeout } else { terms.gang_timeout }
+    // The autoscaler may be gone since the job's pods were created.
+    terms.nodes_timeout.filter(|_| state.awaits_nodes).or(terms.gang_timeout)
 }
 
 /// The observed facts, and the decisions that earlier events of this step have not used up.

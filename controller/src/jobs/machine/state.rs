@@ -166,7 +166,12 @@ impl State {
 
     /// Counts a crash.
     pub(super) fn count_crash(&mut self, terms: &Terms, is_ignored: bool, now: Seconds) {
-        let counted = self.crashes(terms, now).saturating_add(u32::from(!is_ignored));
+        if is_ignored {
+            self.restarts.count(Cause::Crashed);
+            self.forgiven = self.forgiven.saturating_add(1);
+            return;
+        }
+        let counted = self.crashes(terms, now).saturating_add(1);
         self.restarts.count(Cause::Crashed);
         self.forgiven = self.restarts.crashed.saturating_sub(counted);
         self.good_seconds = 0;

@@ -1,9 +1,11 @@
 //! The reason that a job waits, as a sentence with numbers.
 
+use std::collections::BTreeMap;
+
 use super::loss::is_live;
 use super::observed::{Data, Observed};
 use super::order;
-use super::pod::Pod;
+use super::pod::{Pod, PodId};
 use super::state::{Stage, State};
 use crate::objects::PodStage;
 use crate::time::Seconds;
@@ -35,11 +37,11 @@ fn cold(state: &State, data: &[Data]) -> String {
 }
 
 fn missing(state: &State, observed: &Observed, now: Seconds) -> String {
-    let stage = |id| observed.pods.iter().find(|pod| pod.id == id).map(|pod| pod.stage);
+    let stages: BTreeMap<PodId, PodStage> = observed.pods.iter().map(|pod| (pod.id, pod.stage)).collect();
     let (mut all, mut up, mut unplaced, mut unbound) = (0, 0, 0, 0);
     for (id, slot) in state.slots() {
         all += 1;
-        match (slot.stage, stage(id)) {
+        match (slot.stage, stages.get(&id)) {
             (Stage::Done, _) | (_, Some(PodStage::Ready | PodStage::Succeeded)) => up += 1,
             (Stage::Unplaced, _) => unplaced += 1,
             (_, None | Some(PodStage::Pending)) => unbound += 1,

@@ -58,6 +58,8 @@ pub(super) struct Pass<'a> {
     verdicts: Vec<Option<Verdict>>,
     /// Jobs that found no place on the nodes. A job that requests at least as much finds none either.
     refused: Vec<(&'a Job, Shortage)>,
+    /// Roles that found no nodes to grow. One with such pods finds none either.
+    pub(super) not_grown: Vec<&'a Role>,
     /// The lines whose head has found no room.
     with_head: Vec<Line<'a>>,
     /// The lines in which jobs were passed over by the last decision. Only these have their turn.
@@ -121,6 +123,7 @@ impl<'a> Pass<'a> {
             leaving: leaving + leftover.iter().filter(|pod| !pod.stays).count(),
             verdicts: jobs.iter().map(verdict).collect(),
             refused: Vec::new(),
+            not_grown: Vec::new(),
             with_head: Vec::new(),
             passed_over: jobs.iter().filter(|job| job.is_passed_over).map(Job::line).collect(),
             awaiting: jobs.iter().filter(|job| job.awaits_nodes).map(Job::line).collect(),
@@ -207,11 +210,10 @@ impl<'a> Pass<'a> {
             let surpluses = losers.iter().flat_map(|job| self.surpluses(*job));
             let whole = losers.iter().map(|job| Cut { job: *job, role: None, most: 1 });
             let cuts: Vec<Cut> = surpluses.chain(whole).collect();
-            let is_enough = |pass: &mut Self, kept: &Kept| pass.without(kept, |room| !room.ledger.is_over(queue));
             // If stopping all of them is not enough, other queues of the cohort exceed their quota as well and come
             // next.
             let all = || losers.iter().map(|job| (*job, vec![0; self.jobs[*job].roles.len()])).collect();
-            let kept = self.fewest(&cuts, is_enough).unwrap_or_else(all);
+            let kept = self.fewest(&cuts, |room| !room.ledger.is_over(queue)).unwrap_or_else(all);
             self.cut(kept, |_, pods| messages::over(queue, pods));
         }
         for pod in self.leftover.iter().filter(|pod| pod.stays) {
@@ -229,9 +231,14 @@ impl<'a> Pass<'a> {
         granted.iter().enumerate().map(cut).filter(|cut| cut.most > 0).collect()
     }
 
-    fn fewest(&mut self, cuts: &[Cut], mut is_enough: impl FnMut(&mut Self, &Kept) -> bool) -> Option<Kept> {
-        let granted: BTreeMap<usize, Vec<u32>> = cuts.iter().map(|cut| (cut.job, self.granted(cut.job))).collect();
-        fewest(cuts, &|job| granted[&job].clone(), |kept| is_enough(self, kept))
+    /// The fewest of these cuts that are enough, in the room that will be free without them.
+    fn fewest(&mut self, cuts: &[Cut], is_enough: impl FnMut(&mut Room<'a>) -> bool) -> Option<Kept> {
+        let granted: Kept = cuts.iter().map(|cut| (cut.job, self.granted(cut.job))).collect();
+        let (jobs, free) = (self.jobs, self.soon.cluster.mark());
+        let keep = |room: &mut Room<'a>, job: usize, before: &[u32], now: &[u32]| room.keep(&jobs[job], before, now);
+        let kept = fewest(cuts, &granted, &mut self.soon, keep, is_enough);
+        self.soon.cluster.restore(&free);
+        kept
     }
 
     /// Evaluates `look` on the room that will be free once jobs have lost the pods that they do not keep.
@@ -432,9 +439,11 @@ impl<'a> Pass<'a> {
                 return self.wait(at, Waiting { warm: true, ..waits(Lack::Turn, why) });
             }
         }
-        if !is_head && let Some(is_passed_over) = self.leaves_out(at, &choices) {
+        // A job that could never run is no head, so a line may have any number of them before its first.
+        let is_next = is_head && (job.head_since.is_some() || !self.vain_searches.contains_key(&job.line()));
+        if !is_next && let Some(is_passed_over) = self.leaves_out(at, &choices) {
             let waiting = waits(Lack::Nodes, messages::untried());
-            return self.wait(at, Waiting { warm: true, is_untried: true, is_passed_over, ..waiting });
+            return self.wait(at, Waiting { warm: !is_head, is_untried: true, is_passed_over, ..waiting });
         }
         match self.find(&choices) {
             Ok((choice, fit)) => self.start(at, choice, fit),
@@ -465,6 +474,8 @@ impl<'a> Pass<'a> {
                     }
                     Clearing::InVain => (why, Vec::new()),
                 };
+                // A job that requests nothing keeps no other from anything.
+                let is_head = is_head && !job.contended(self.queue_of(at)).is_empty();
                 if is_head {
                     heads.push(at);
                     let holds = !job.queue.is_empty() && is_overdue(job, self.time);
@@ -504,7 +515,7 @@ impl<'a> Pass<'a> {
         }
         let all: usize = self.vain_searches.values().sum();
         let limit = if all < VAIN_OF_ALL { VAIN_OF_LINE } else { VAIN_AFTER_ALL };
-        let has_had_turn = self.passed_over.contains(&job.line()) && !job.is_passed_over;
+        let has_had_turn = self.passed_over.contains(&job.line()) && !job.is_passed_over && job.lacks_nodes;
         let is_spent = self.vain_searches.get(&job.line()).is_some_and(|searches| *searches >= limit);
         (has_had_turn || is_spent).then_some(!has_had_turn)
     }
@@ -557,8 +568,16 @@ impl<'a> Pass<'a> {
         elastic.sort_by_cached_key(|job| (key(&self.jobs[*job]), order(&self.jobs[*job])));
         for at in elastic {
             let job = &self.jobs[at];
+            let grows = growing_role(job);
+            if grows.is_some_and(|role| self.not_grown.iter().any(|other| are_alike(role, other))) {
+                continue;
+            }
             let granted = self.granted(at);
             let more = self.now.find_more(job, &granted);
+            let is_in_vain = !more.roles.is_empty() && more.roles.iter().all(Vec::is_empty);
+            if is_in_vain && self.not_grown.len() < REMEMBERED {
+                self.not_grown.extend(grows);
+            }
             self.now.take(job, &more);
             self.soon.take(job, &more);
             if let Some(Verdict::Run(running)) = &mut self.verdicts[at] {
@@ -619,11 +638,23 @@ fn goes_on(job: &Job) -> Verdict {
     Verdict::Run(Running { may_grow_to: granted.clone(), granted, ..Running::default() })
 }
 
+/// The role by which a job grows, if there is only one, and nothing but room keeps its pods off nodes.
+fn growing_role(job: &Job) -> Option<&Role> {
+    let mut elastic = job.roles.iter().filter(|role| !role.is_fixed);
+    let role = elastic.next().filter(|role| !role.apart && job.refused_by.is_empty())?;
+    elastic.next().is_none().then_some(role)
+}
+
+fn are_alike(role: &Role, other: &Role) -> bool {
+    role.requests == other.requests && role.places == other.places
+}
+
 /// True if a job cannot be placed wherever `other` cannot.
 fn asks_as_much(job: &Job, other: &Job) -> bool {
-    let as_much = job.roles.iter().zip(&other.roles).all(|(role, other)| {
-        let is_alike = role.requests == other.requests && role.places == other.places;
-        is_alike && role.min >= other.min && (role.apart || !other.apart)
-    });
+    let as_much = job
+        .roles
+        .iter()
+        .zip(&other.roles)
+        .all(|(role, other)| are_alike(role, other) && role.min >= other.min && (role.apart || !other.apart));
     as_much && job.roles.len() == other.roles.len()
 }

@@ -132,6 +132,27 @@ impl Room<'_> {
         })
     }
 
+    /// A job keeps fewer pods than before, whose room is free then, or more.
+    pub(super) fn keep(&mut self, job: &Job, before: &[u32], now: &[u32]) {
+        if before.iter().zip(now).any(|(before, now)| before > now) {
+            self.give(job, before, now);
+        } else {
+            self.take_back(job, now, before);
+        }
+    }
+
+    /// Takes the room that [`Self::give`] returned.
+    fn take_back(&mut self, job: &Job, granted: &[u32], kept: &[u32]) {
+        self.ledger.add(&job.queue, &job.charges(|at, _| granted[at] - kept[at]));
+        for pod in job.pods.iter().filter(|pod| !pod.leaving) {
+            if (kept[pod.role]..granted[pod.role]).contains(&pod.index)
+                && let Some(node) = self.cluster.find(&pod.node)
+            {
+                self.cluster.take(node, &job.roles[pod.role].requests, 1);
+            }
+        }
+    }
+
     /// Returns the room of the pods that a job has with `granted` but not with `kept`.
     pub(super) fn give(&mut self, job: &Job, granted: &[u32], kept: &[u32]) {
         self.ledger.remove(&job.queue, &job.charges(|at, _| granted[at] - kept[at]));

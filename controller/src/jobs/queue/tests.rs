@@ -170,7 +170,7 @@ impl World {
                     }
                     job.claims = waiting.claims;
                     job.claimed.clone_from(&waiting.flavors);
-                    job.is_passed_over = waiting.is_passed_over;
+                    (job.is_passed_over, job.lacks_nodes) = (waiting.is_passed_over, waiting.lacks_nodes());
                     job.head_since = waiting.is_head.then(|| job.head_since.unwrap_or(self.now));
                 }
             }

@@ -86,6 +86,13 @@ pub struct Waiting {
     pub in_vain: bool,
 }
 
+impl Waiting {
+    /// True if no nodes were found for the job.
+    pub fn lacks_nodes(&self) -> bool {
+        matches!(self.lacks, Lack::Nodes | Lack::Cluster)
+    }
+}
+
 /// The result of an attempt to make room for a job.
 pub(super) enum Clearing {
     /// Other jobs are preempted, and the job has a verdict.

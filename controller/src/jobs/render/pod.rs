@@ -9,12 +9,13 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use larder_api::InvalidField;
-use larder_api::job_type::RoleType;
+use larder_api::job_type::{RestartScope, RoleType};
 use larder_api::names::{
     DATASETS_ANNOTATION, JOB_ATTEMPT_LABEL, JOB_FLAVOR_LABEL, JOB_INDEX_LABEL, JOB_QUEUE_LABEL, JOB_ROLE_LABEL,
     JOB_SERVING_LABEL, JOB_UID_LABEL, KUEUE_QUEUE_LABEL,
 };
-use larder_api::training_job::checked::{CheckedRole, GRACE_SECONDS_MAX};
+use larder_api::training_job::RestartAction;
+use larder_api::training_job::checked::{CheckedRole, CheckedRule, GRACE_SECONDS_MAX};
 use minijinja::Value;
 
 use super::context::{Contexts, Facts, Rendered, ports};
@@ -159,7 +160,7 @@ impl<'a> Renderer<'a> {
 
     /// Sets the fields that are equal in every pod of a job.
     fn finish(&self, role: &str, index: u32, spec: &mut PodSpec) {
-        let restarts = if self.rendered.job.in_place > 0 { "OnFailure" } else { "Never" };
+        let restarts = if self.restarts_in_place(role) { "OnFailure" } else { "Never" };
         spec.restart_policy = Some(restarts.to_owned());
         spec.hostname = Some(names::hostname(self.rendered.name, role, index));
         spec.subdomain = self.rendered.kind.service.as_ref().map(|_| names::service(self.rendered.name));
@@ -171,6 +172,18 @@ impl<'a> Renderer<'a> {
             spec.termination_grace_period_seconds.map(|seconds| seconds.min(GRACE_SECONDS_MAX));
         let profile = || SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() };
         spec.security_context.get_or_insert_default().seccomp_profile.get_or_insert_with(profile);
+    }
+
+    /// True if the kubelet restarts the containers of this role's pods. A pod that is never replaced alone would only
+    /// lose the log of its crash.
+    fn restarts_in_place(&self, role: &str) -> bool {
+        let Rendered { job, kind, .. } = self.rendered;
+        let position = job.roles.iter().position(|of_job| of_job.name == role);
+        let by_rule = |rule: &CheckedRule| {
+            rule.action == RestartAction::RestartPod && position.is_some_and(|position| rule.is_about(position))
+        };
+        let by_scope = job.scope.unwrap_or(kind.scope) == RestartScope::Worker;
+        job.in_place > 0 && (by_scope || job.rules.iter().any(by_rule))
     }
 
     fn metadata(

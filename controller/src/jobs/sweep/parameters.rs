@@ -103,6 +103,8 @@ mod tests {
         assert_eq!(first, parameters(&space(7), 0));
         assert_ne!(first, parameters(&space(8), 0));
         assert_ne!(first, parameters(&space(7), 1));
+        let drawn = |number| parameters(&space(7), number).into_values().collect::<Vec<_>>();
+        assert_eq!([0, 1, 2].map(drawn), [["63", "0.00132574"], ["65", "0.0316845"], ["411", "5.74607e-5"]]);
         let bits = random(7, 0, "LR");
         // sha256("7\n0\nLR")
         assert_eq!(format!("{bits:016x}"), "87d65ca60a83b9c3");

@@ -35,8 +35,14 @@ pub(super) struct Best {
 
 impl Best {
     pub(super) fn number(&self) -> Option<f64> {
-        self.result.parse().ok()
+        number(&self.result)
     }
+}
+
+/// The number in a text; `None` if there is none. Any user with the right to write a status may have written the text.
+fn number(text: &str) -> Option<f64> {
+    let number = text.parse::<f64>().ok()?;
+    (number.is_finite() && text.len() <= RESULT_BYTES_MAX).then_some(number)
 }
 
 impl Tally {
@@ -91,18 +97,15 @@ impl Tally {
         let outcome = char::from(if succeeded { SUCCEEDED } else { FAILED });
         let at = trial as usize;
         self.outcomes.replace_range(at..=at, outcome.encode_utf8(&mut [0; 4]));
-        // Any user with the right to write a status may have written the number.
-        let result = result.filter(|text| text.len() <= RESULT_BYTES_MAX);
-        let number = result.and_then(|text| text.parse::<f64>().ok()).filter(|number| number.is_finite());
         let best = self.best.as_ref().and_then(Best::number);
         let is_better =
             |number: f64| objective.is_some_and(|objective| best.is_none_or(|best| objective.is_better(number, best)));
-        match (number, result) {
-            (Some(number), Some(result)) if is_better(number) => {
+        match result.filter(|text| number(text).is_some_and(is_better)) {
+            Some(result) => {
                 self.best = Some(Best { trial, result: result.to_owned() });
                 self.since_best = 0;
             }
-            _ => self.since_best = self.since_best.saturating_add(1),
+            None => self.since_best = self.since_best.saturating_add(1),
         }
     }
 }

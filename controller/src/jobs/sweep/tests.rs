@@ -17,7 +17,7 @@ fn tune(sweep: &Value, suspend: bool, status: &Value) -> JobObject {
     });
     read(&json!({
         "apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob",
-        "metadata": {"namespace": "team-a", "name": "tune", "uid": "u", "generation": 1},
+        "metadata": {"namespace": "team-a", "name": "tune", "uid": "u", "generation": 1, "resourceVersion": "7"},
         "spec": spec, "status": status,
     }))
 }
@@ -46,6 +46,8 @@ struct World {
     created: BTreeMap<String, u32>,
     now: Seconds,
     is_gone: bool,
+    /// The trial that was refused the last time, and why.
+    refused: Option<(Key, String)>,
 }
 
 impl World {
@@ -58,6 +60,7 @@ impl World {
             created: BTreeMap::new(),
             now: NOW,
             is_gone: false,
+            refused: None,
         }
     }
 
@@ -72,7 +75,7 @@ impl World {
             sweep: job.sweep.as_ref().expect("a sweep"),
             owned: trials.iter().collect(),
             keep_ended_jobs: None,
-            refused: None,
+            refused: self.refused.as_ref().map(|(trial, why)| (trial, why.as_str())),
         })
     }
 
@@ -161,6 +164,13 @@ fn a_sweep_runs_its_trials_a_few_at_a_time_each_with_its_parameters() {
     assert!(world.is_gone, "after its spec.ttlAfterFinished");
 }
 
+#[test]
+fn a_status_is_written_over_the_one_that_was_read_and_no_other() {
+    let writes = World::new(list(2, json!({}))).decide().writes;
+    let Change::ApplyStatus(fields) = &writes[0].change else { panic!("{writes:?}") };
+    assert_eq!(fields["metadata"], json!({"uid": "u", "resourceVersion": "7"}));
+}
+
 // SEMANTICS: J34
 #[test]
 fn a_sweep_stops_at_its_target_and_ends_the_other_trials() {
@@ -174,6 +184,7 @@ fn a_sweep_stops_at_its_target_and_ends_the_other_trials() {
     assert_eq!(world.status["sweep"]["best"], best);
     world.succeed(4, "0.1");
     assert_eq!((world.phase(), world.live()), ("Succeeded", vec![]));
+    assert_eq!(world.status["sweep"]["active"], 0);
     let complete = &world.status["conditions"][1];
     assert_eq!(
         (&complete["status"], &complete["message"]),
@@ -201,13 +212,46 @@ fn a_sweep_stops_when_trials_get_no_better_or_fail_too_often() {
         world.turn(usize::MAX);
     }
     assert_eq!((world.phase(), world.live()), ("Failed", vec![]));
-    assert_eq!(world.status["conditions"][2]["reason"], "TrialsFailed");
+    let failed = &world.status["conditions"][1];
+    assert_eq!((&failed["type"], &failed["reason"]), (&json!("Failed"), &json!("TrialsFailed")));
     // One trial that has failed is not more than may fail, but all of them.
     let mut world = World::new(list(1, json!({})));
     world.turn(usize::MAX);
     world.end(0, None, "Failed");
     world.turn(usize::MAX);
     assert_eq!(world.phase(), "Failed");
+}
+
+// SEMANTICS: J33
+#[test]
+fn trials_that_are_refused_keep_no_other_waiting() {
+    let mut world = World::new(list(6, json!({"parallelism": 1})));
+    let taken = ["tune-1", "tune-2", "tune-4"];
+    for _ in 0..30 {
+        let writes = world.decide().writes;
+        let is_taken = |write: &&Write| taken.contains(&write.name.as_str());
+        let refused = writes.iter().find(is_taken);
+        world.refused = refused.map(|write| (Key::new(&write.namespace, &write.name), "taken".to_owned()));
+        writes.iter().filter(|write| !is_taken(write)).for_each(|write| world.apply(write));
+        for name in world.live() {
+            world.end(name["tune-".len()..].parse().expect("a number"), None, "Succeeded");
+        }
+    }
+    assert_eq!(world.created.keys().collect::<Vec<_>>(), ["tune-0", "tune-3", "tune-5"]);
+    let why = world.status["waitingFor"].as_str().unwrap_or_default();
+    assert!(why.contains("refuses the trial team-a/tune-"), "{why}");
+}
+
+#[test]
+fn a_best_number_that_is_none_is_not_better_than_others() {
+    let mut world = World::new(list(3, json!({"parallelism": 1, "objective": {"goal": "minimize"}})));
+    world.turn(usize::MAX);
+    world.succeed(0, "1");
+    // Somebody has changed the status.
+    let record = world.status["record"].as_str().expect("a record").replace("\"1\"", "\"NaN\"");
+    world.status["record"] = record.into();
+    world.succeed(1, "5");
+    assert_eq!(world.status["sweep"]["best"]["name"], "tune-1");
 }
 
 #[test]
@@ -236,6 +280,8 @@ fn a_few_ended_trials_are_kept_and_the_best_one() {
         world.succeed(trial, if trial == 7 { "0" } else { "1" });
     }
     assert_eq!(world.phase(), "Succeeded");
+    let why = "all 150 trials have ended, 0 of them failed; the best is tune-7 with 0";
+    assert_eq!(world.status["conditions"][1]["message"], why);
     let kept: BTreeSet<String> = (50..150).chain([7]).map(|trial| format!("tune-{trial}")).collect();
     assert_eq!(world.jobs.keys().cloned().collect::<BTreeSet<_>>(), kept);
 }

@@ -87,7 +87,7 @@ impl<'a> ObservedJob<'a> {
         };
         // No pod runs there yet, so it does not matter how long the job's pods wait for a node.
         let since = job_state.record.state.since;
-        let mut terms = terms_of(view, job, job_state, typed.as_ref());
+        let mut terms = terms_of(view, object, job, job_state, typed.as_ref());
         // Its home may be about to start it in another cluster.
         terms.suspend |= view.runs_until(object).is_some_and(|until| until <= view.now);
         let observed = Observed {
@@ -218,9 +218,17 @@ fn refuse(job_state: &mut JobState, refusal: Refusal) -> Eligibility {
 }
 
 /// The settings of the user, of the type and of the administrator, for the state machine.
-fn terms_of(view: &ClusterView<'_>, job: &CheckedJob, job_state: &JobState, typed: Option<&Typed<'_>>) -> Terms {
+fn terms_of(
+    view: &ClusterView<'_>,
+    object: &JobObject,
+    job: &CheckedJob,
+    job_state: &JobState,
+    typed: Option<&Typed<'_>>,
+) -> Terms {
     let mut terms = terms(job, job_state.record.rules.as_ref());
-    terms.ttl = terms.ttl.into_iter().chain(view.keep_ended_jobs).min();
+    // A trial that is gone before its sweep has counted it would run again.
+    let keep_ended_jobs = view.keep_ended_jobs.filter(|_| !view.is_trial(object));
+    terms.ttl = terms.ttl.into_iter().chain(keep_ended_jobs).min();
     terms.nodes_timeout = view.wait_for_nodes;
     let is_unplanned = job_state.profile.as_ref().is_some_and(|profile| profile.is_unplanned);
     if job.roles.iter().map(|role| u64::from(role.max)).sum::<u64>() == 1 {

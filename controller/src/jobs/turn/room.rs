@@ -13,7 +13,7 @@ use crate::jobs::leftover_pods::Accounting;
 use crate::jobs::machine::loss::{is_live, uses_quota};
 use crate::jobs::machine::{Pod, PodStage, Stage, is_warm};
 use crate::jobs::plan::Cluster;
-use crate::jobs::queue::{HeldPod, Job, Reservation, Role};
+use crate::jobs::queue::{HeldPod, Job, Reservation, Role, Waiting};
 use crate::time::Seconds;
 use larder_kube::key::Key;
 
@@ -148,6 +148,7 @@ impl JobInRound<'_> {
             may_await_nodes: view.wait_for_nodes.is_some() && self.is_planned() && !self.job_state.queue.is_empty(),
             awaits_nodes: state.awaits_nodes,
             is_passed_over: self.job_state.waiting.as_ref().is_some_and(|waiting| waiting.is_passed_over),
+            lacks_nodes: self.job_state.waiting.as_ref().is_some_and(Waiting::lacks_nodes),
             preempts_after: self.job_state.record.preempts_after,
             // A job whose namespace has exhausted its ResourceQuota waits for that quota instead.
             not_before: state.not_before.filter(|_| self.eligibility.shortage().is_none()),

@@ -133,6 +133,193 @@ fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_that_end
     assert_eq!((is_in(&state, "first"), is_in(&state, "second")), (None, Some(Phase::Starting)));
 }
 
+// SEMANTICS: J3, J26
+#[test]
+fn a_pod_that_is_to_end_before_its_release_is_visible_uses_quota_until_it_is_gone() {
+    let mut state = state(2, 0);
+    let settings = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "LarderSettings",
+        "metadata": {"name": "larder", "uid": "uid-larder"},
+        "spec": {"flavors": [{"name": "h100", "nodeLabels": {"gpu": "h100"}}]}});
+    state.apply(News::Changed(Kind::LarderSettings, read(Kind::LarderSettings, settings)));
+    let mut h100 = node("n00000");
+    h100["metadata"]["labels"] = json!({"gpu": "h100"});
+    state.apply(News::Changed(Kind::Node, read(Kind::Node, h100)));
+    let set_queue = |state: &mut State, stop: Option<&str>| {
+        let flavor = json!({"name": "h100", "quota": {"nvidia.com/gpu": {"nominal": 1}}});
+        let spec = json!({"namespaces": ["team-a"], "flavors": [flavor], "stop": stop});
+        let metadata = json!({"name": "red", "uid": "uid-red"});
+        let queue = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": metadata, "spec": spec});
+        state.apply(News::Changed(Kind::JobQueue, read(Kind::JobQueue, queue)));
+        look(state, NOW);
+    };
+    set_queue(&mut state, None);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "team-a", "name": "server", "uid": "uid-server", "labels": {"larder.dev/queue": "red"}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+            "schedulingGates": [{"name": "larder.dev/queue"}]}});
+    state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
+    let key = Key::new("team-a", "server");
+    for is_new in [true, false] {
+        let mut work = Vec::new();
+        state.round(NOW, &String::new, &mut work);
+        // A write that fails is retried later each time, whatever happens meanwhile.
+        assert_eq!(work.contains(&Work::QueuedPod(key.clone())), is_new);
+    }
+    let decision = |state: &State| state.jobs.pod_decisions.get(&key).map(|decided| decided.decision.clone());
+    assert_eq!(decision(&state), Some(Decision::Released("h100".to_owned())));
+    // The write is under way, and the queue changes its mind.
+    set_queue(&mut state, Some("drain"));
+    assert_eq!(decision(&state), Some(Decision::Ended("h100".to_owned())));
+    set_queue(&mut state, None);
+    let mut train = job("train");
+    train["spec"]["queue"] = "red".into();
+    state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, train)));
+    look(&mut state, NOW);
+    accept(&mut state);
+    look(&mut state, NOW);
+    assert_eq!(phases(&state, Phase::Queued), 1);
+    state.jobs.job_states.values_mut().for_each(|job_state| job_state.pending = None);
+    state.apply(News::Gone(Kind::Pod, key, 2));
+    look(&mut state, NOW);
+    assert_eq!(phases(&state, Phase::Starting), 1);
+}
+
+/// A cluster with these nodes, and the queue `red`, whose quota is larger than that.
+fn state_with_queue(nodes: usize) -> State {
+    let mut state = state(nodes, 0);
+    let spec = json!({"namespaces": ["team-a"], "quota": {"nvidia.com/gpu": {"nominal": 1000}}});
+    let metadata = json!({"name": "red", "uid": "uid-red"});
+    let queue = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": metadata, "spec": spec});
+    state.apply(News::Changed(Kind::JobQueue, read(Kind::JobQueue, queue)));
+    state
+}
+
+/// Adds a pod with this change, which otherwise the queue `red` holds.
+fn add_pod(state: &mut State, name: &str, gpus: u32, change: impl FnOnce(&mut Value)) {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "team-a", "name": name, "uid": format!("uid-{name}"), "labels": {"larder.dev/queue": "red"}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}}],
+            "schedulingGates": [{"name": "larder.dev/queue"}]}});
+    change(&mut pod);
+    state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
+}
+
+fn bound(node: &'static str) -> impl FnOnce(&mut Value) {
+    move |pod| (pod["spec"]["nodeName"], pod["spec"]["schedulingGates"]) = (node.into(), json!([]))
+}
+
+/// As [`bound`], and in no queue.
+fn foreign(node: &'static str) -> impl FnOnce(&mut Value) {
+    move |pod| {
+        bound(node)(pod);
+        pod["metadata"]["labels"] = json!({});
+    }
+}
+
+/// The pods about which something was decided that is not visible yet.
+fn decided(state: &State) -> Vec<&str> {
+    state.jobs.pod_decisions.keys().map(|key| key.name.as_str()).collect()
+}
+
+// SEMANTICS: J26
+#[test]
+fn a_pod_that_waits_for_room_is_decided_about_when_other_pods_end_and_nodes_come() {
+    let mut state = state_with_queue(1);
+    add_pod(&mut state, "foreign", 8, foreign("n00000"));
+    add_pod(&mut state, "waits", 8, |_| ());
+    look(&mut state, NOW);
+    assert!(decided(&state).is_empty());
+    let gone = state.apply(News::Gone(Kind::Pod, Key::new("team-a", "foreign"), 2));
+    let come = state.apply(News::Changed(Kind::Node, read(Kind::Node, node("n00001"))));
+    assert!(gone.contains(&Work::Jobs) && come.contains(&Work::Jobs), "{gone:?} {come:?}");
+}
+
+// SEMANTICS: J26
+#[test]
+fn room_that_was_found_for_a_pod_is_given_to_no_other_before_it_is_bound() {
+    let mut state = state_with_queue(1);
+    add_pod(&mut state, "first", 8, |_| ());
+    add_pod(&mut state, "second", 8, |_| ());
+    look(&mut state, NOW);
+    assert_eq!(decided(&state), ["first"]);
+    look(&mut state, NOW + 1);
+    assert_eq!(decided(&state), ["first"]);
+    add_pod(&mut state, "first", 8, |pod| pod["spec"]["schedulingGates"] = json!([]));
+    look(&mut state, NOW + 2);
+    assert!(decided(&state).is_empty(), "{:?}", decided(&state));
+    // The scheduler finds no room there.
+    add_pod(&mut state, "first", 8, |pod| {
+        pod["spec"]["schedulingGates"] = json!([]);
+        pod["status"] = json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]});
+    });
+    look(&mut state, NOW + 3);
+    assert_eq!(decided(&state), ["second"]);
+}
+
+// SEMANTICS: J26
+#[test]
+fn smaller_pods_overtake_a_large_one_for_half_an_hour_only() {
+    let mut state = state_with_queue(1);
+    add_pod(&mut state, "foreign", 4, foreign("n00000"));
+    add_pod(&mut state, "large", 8, |_| ());
+    look(&mut state, NOW);
+    add_pod(&mut state, "small-1", 1, |_| ());
+    look(&mut state, NOW + 60);
+    assert_eq!(decided(&state), ["small-1"]);
+    add_pod(&mut state, "small-2", 1, |_| ());
+    look(&mut state, NOW + 30 * 60);
+    assert_eq!(decided(&state), ["small-1"]);
+}
+
+// SEMANTICS: J15, J26
+#[test]
+fn room_that_was_freed_for_a_pod_in_vain_is_not_freed_again_at_once() {
+    let mut state = state_with_queue(2);
+    add_pod(&mut state, "low-1", 8, bound("n00000"));
+    add_pod(&mut state, "low-2", 8, bound("n00001"));
+    add_pod(&mut state, "high", 8, |pod| pod["spec"]["priority"] = 5.into());
+    look(&mut state, NOW);
+    assert_eq!(decided(&state), ["low-2"]);
+    state.apply(News::Gone(Kind::Pod, Key::new("team-a", "low-2"), 2));
+    add_pod(&mut state, "foreign", 8, foreign("n00001"));
+    assert_eq!(state.round(NOW + 1, &String::new, &mut Vec::new()), Some(NOW + 61));
+    assert!(decided(&state).is_empty(), "{:?}", decided(&state));
+    look(&mut state, NOW + 60);
+    assert!(decided(&state).is_empty(), "{:?}", decided(&state));
+    look(&mut state, NOW + 61);
+    assert_eq!(decided(&state), ["low-1"]);
+}
+
+// SEMANTICS: J16, J26
+#[test]
+fn many_pods_that_find_no_room_have_their_turns() {
+    let mut state = state_with_queue(1);
+    for at in 0..100 {
+        let kind = format!("kind-{at}");
+        add_pod(&mut state, &format!("odd-{at:03}"), 1, |pod| pod["spec"]["nodeSelector"] = json!({"kind": kind}));
+    }
+    add_pod(&mut state, "last", 1, |pod| pod["spec"]["priority"] = (-1).into());
+    for round in 0..4 {
+        assert!(decided(&state).is_empty());
+        assert_eq!(state.round(NOW + round, &String::new, &mut Vec::new()).is_some(), round < 3, "round {round}");
+    }
+    assert_eq!(decided(&state), ["last"]);
+}
+
+#[test]
+fn a_pod_that_its_job_left_behind_is_not_deleted_again_at_every_round() {
+    let mut state = state(2, 0);
+    let labels = json!({"larder.dev/job": "gone", "larder.dev/job-uid": "uid-gone"});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []}, "status": {"phase": "Running"},
+        "metadata": {"namespace": "team-a", "name": "gone-worker-0-1", "uid": "uid-pod", "labels": labels}});
+    state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
+    for is_new in [true, false] {
+        let mut work = Vec::new();
+        state.round(NOW, &String::new, &mut work);
+        assert_eq!(work.contains(&Work::OrphanedPod(Key::new("team-a", "gone-worker-0-1"))), is_new);
+    }
+}
+
 #[test]
 fn answers_about_pods_of_jobs_that_are_gone_are_forgotten() {
     let mut state = state(2, 0);

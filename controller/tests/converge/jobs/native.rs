@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::World;
 use super::super::api::{Api, serve_gangs};
+use super::super::cluster::{SNAPSHOT, dataset};
 use super::super::kubelet::{failed, set_fates};
+use super::super::{World, is_ready};
 use super::{condition, job, phase, pods, waiting_for};
 
 fn groups(api: &Api) -> Vec<String> {
@@ -55,6 +56,28 @@ async fn a_group_is_made_before_its_pods_and_a_gang_that_starts_again_has_anothe
     assert!(world.api.list("pods").iter().any(|pod| group_of(pod) == "train-2"));
     set_fates(&world.api, &[]);
     world.until("it is done", |api| phase(api, "train") == "Succeeded" && groups(api).is_empty()).await;
+}
+
+// SEMANTICS: J35
+#[tokio::test(start_paused = true)]
+async fn the_data_of_a_sweep_stays_where_the_scheduler_has_bound_its_trials() {
+    let mut world = World::with_gangs();
+    world.start();
+    world.api.put("datasets", dataset("team-a", "pets", 0));
+    world.until("it is imported", |api| is_ready(api, "pets")).await;
+    // Somebody's job has the name of the second trial, so nothing runs after the first one.
+    let mut other = job("tune-1", "single", &[("worker", 1)]);
+    other["spec"]["suspend"] = true.into();
+    world.api.put("trainingjobs", other);
+    let mut tune = job("tune", "single", &[("worker", 2)]);
+    tune["spec"]["gang"] = json!({"backend": "native"});
+    tune["spec"]["datasets"] = json!([{"name": "pets", "mountPath": "/data", "minWarm": 0}]);
+    tune["spec"]["sweep"] = json!({"list": [{"LR": "0"}, {"LR": "1"}], "parallelism": 1});
+    world.api.put("trainingjobs", tune);
+    world.until("the first trial is done", |api| phase(api, "tune-0") == "Succeeded").await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let holds = |cache: &Value| cache["spec"].to_string().contains(SNAPSHOT);
+    assert!(world.api.list("nodecaches").iter().any(holds), "{:#?}", world.api.writes());
 }
 
 #[tokio::test(start_paused = true)]

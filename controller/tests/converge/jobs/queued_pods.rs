@@ -84,6 +84,42 @@ async fn pods_of_other_programs_wait_for_quota_and_count_with_jobs_until_they_ar
 
 // SEMANTICS: J26
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_waited_long_counts_on_a_node_that_is_not_known_yet() {
+    let mut world = World::with_jobs(1);
+    world.api.put("queues", queue("red", 1));
+    set_fates(&world.api, &[("", "running")]);
+    world.start();
+    world.api.put("pods", server("first", "red"));
+    world.until("it is released", |api| is_released(api, "first")).await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let bound = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": world.api.now()});
+    world.api.change("pods", "team-a", "first", |pod| {
+        pod["spec"]["nodeName"] = "new".into();
+        pod["status"] = json!({"phase": "Running", "conditions": [bound]});
+    });
+    world.api.put("trainingjobs", queued("train", "red", 1));
+    world.until("its quota is used", |api| waiting_for(api, "train").contains("queue red uses 1 of 1")).await;
+    // The node never becomes known.
+    world.until("the pod is lost with its node", |api| phase(api, "train") == "Running").await;
+}
+
+// SEMANTICS: J26
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_devices_no_queue_can_count_stays_held_and_delays_no_other() {
+    let mut world = World::with_jobs(1);
+    world.api.put("queues", queue("red", 2));
+    world.start();
+    let mut claims = server("claims", "red");
+    claims["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimName": "gpu"}]);
+    world.api.put("pods", claims);
+    world.api.put("pods", server("good", "red"));
+    world.until("the other is released", |api| is_released(api, "good")).await;
+    world.rest().await;
+    assert!(!is_released(&world.api, "claims"));
+}
+
+// SEMANTICS: J26
+#[tokio::test(start_paused = true)]
 async fn a_job_with_a_higher_priority_ends_a_pod_of_its_queue_and_takes_its_room() {
     let mut world = World::with_jobs(1);
     classes(&world.api);

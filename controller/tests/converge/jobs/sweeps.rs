@@ -60,6 +60,21 @@ async fn a_sweep_runs_all_its_trials_with_their_parameters_and_is_itself_no_job_
     world.until("nothing is left", |api| names(api).is_empty() && pods(api).is_empty()).await;
 }
 
+// SEMANTICS: J11
+#[tokio::test(start_paused = true)]
+async fn trials_stay_for_as_long_as_their_sweep_whatever_the_administrator_keeps() {
+    let mut world = World::with_jobs(2);
+    world.keep_ended_jobs = Some(Duration::from_secs(60));
+    set_fates(&world.api, &[("tune-2-", "running")]);
+    world.start();
+    world.api.put("trainingjobs", sweep("tune", json!({"list": list(3), "parallelism": 1})));
+    world.until("two have ended", |api| status(api, "tune")["succeeded"] == 2).await;
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    assert_eq!(names(&world.api), ["tune", "tune-0", "tune-1", "tune-2"]);
+    set_fates(&world.api, &[]);
+    world.until("nothing is left", |api| names(api).is_empty() && pods(api).is_empty()).await;
+}
+
 // SEMANTICS: J34
 #[tokio::test(start_paused = true)]
 async fn a_number_in_a_termination_message_stops_a_sweep() {
@@ -90,6 +105,32 @@ async fn a_sweep_that_is_too_large_is_refused_by_name_and_others_go_on() {
     let why = waiting_for(&world.api, "huge");
     assert!(why.contains("spec.sweep.grid has 1000000000 trials"), "{why}");
     assert!(!names(&world.api).iter().any(|name| name.starts_with("huge-")));
+}
+
+// SEMANTICS: J33
+#[tokio::test(start_paused = true)]
+async fn a_sweep_that_is_invalid_for_a_while_forgets_no_trial() {
+    let mut world = World::with_jobs(2);
+    set_fates(&world.api, &[("tune-1-", "running")]);
+    world.start();
+    world.api.put("trainingjobs", sweep("tune", json!({"list": list(3), "parallelism": 1})));
+    world.until("one has ended", |api| status(api, "tune")["succeeded"] == 1).await;
+    // The sweep's record is all that is left of it.
+    world.api.delete("trainingjobs", "team-a", "tune-0");
+    let follow = |rules: Value| {
+        let restart = json!({"rules": rules});
+        world.api.change("trainingjobs", "team-a", "tune", |job| job["spec"]["restart"] = restart);
+    };
+    follow(json!([{"action": "fail"}, {"action": "ignore"}]));
+    world.until("it says so", |api| condition(api, "tune", "Valid").0 == "False").await;
+    assert!(waiting_for(&world.api, "tune").contains("spec.restart.rules[1]"));
+    assert!(world.api.list("events").iter().any(|event| event["reason"] == "InvalidSpec"));
+    follow(json!([]));
+    world.until("it goes on", |api| condition(api, "tune", "Valid").0 == "True").await;
+    set_fates(&world.api, &[]);
+    world.until("it is done", |api| phase(api, "tune") == "Succeeded").await;
+    assert_eq!(status(&world.api, "tune"), json!({"trials": 3, "active": 0, "succeeded": 3, "failed": 0}));
+    assert_eq!(names(&world.api), ["tune", "tune-1", "tune-2"]);
 }
 
 // SEMANTICS: J33

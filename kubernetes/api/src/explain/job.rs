@@ -144,6 +144,8 @@ fn append(text: &mut String, part: &str) {
 fn succeeded(status: &TrainingJobStatus) -> JobExplanation {
     let mut why = facts::took(status);
     append(&mut why, &facts::replaced(status));
+    let complete = JobConditionKind::Complete.find(&status.conditions).filter(|_| status.sweep.is_some());
+    append(&mut why, complete.map(|complete| part(&complete.message)).unwrap_or_default());
     JobExplanation { reason: Some(JobReason::Succeeded.to_string()), ..of(JobSituation::Succeeded, why) }
 }
 
@@ -235,8 +237,7 @@ fn waits(job: &TrainingJob, status: &TrainingJobStatus, around: &Around) -> JobE
     explanation
 }
 
-/// Explains a job that has pods.
-/// A sweep that has not ended. Its trials are jobs of their own.
+/// Explains a sweep that has not ended. Its trials are jobs of their own.
 fn sweeps(job: &TrainingJob, status: &TrainingJobStatus) -> JobExplanation {
     let sweep = status.sweep.clone().unwrap_or_default();
     let ended = sweep.succeeded.saturating_add(sweep.failed);
@@ -255,6 +256,7 @@ fn sweeps(job: &TrainingJob, status: &TrainingJobStatus) -> JobExplanation {
     explanation
 }
 
+/// Explains a job that has pods.
 fn moves(job: &TrainingJob, status: &TrainingJobStatus, standing: JobSituation) -> JobExplanation {
     let waiting_for = status.waiting_for.as_deref().map(part).unwrap_or_default();
     let not_placed = JobConditionKind::Placed.find(&status.conditions).filter(|placed| {

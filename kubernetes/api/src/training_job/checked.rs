@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use larder_dataset::size::parse_duration;
 
-use super::{GangBackend, KeepPods, MountedDataset, Role, TrainingJob};
+use super::{GangBackend, KeepPods, MountedDataset, Role, TrainingJob, Until};
 use crate::checked::InvalidField;
 use crate::form::{is_label, is_name, is_path};
 use crate::job_type::RestartScope;
@@ -28,8 +28,8 @@ pub use template::Defaults;
 pub const REPLICAS_MAX: u32 = 10_000;
 
 /// The most bytes of a spec, in JSON. A controller keeps the specs of all jobs in memory, and does not parse a larger
-/// one. The policy `larder-jobs` refuses jobs of a fourth of it, so only a job that was created before the policy can
-/// be larger.
+/// one. The policy `larder-jobs` refuses roles of a fourth of it and sweeps of half of it, so only a job that was
+/// created before the policy can be larger.
 pub const SPEC_BYTES_MAX: usize = 256 << 10;
 
 /// The most seconds that a pod of a job may take to end. The policy `larder-jobs` refuses jobs with more.
@@ -406,11 +406,11 @@ pub fn is_others(managed_by: Option<&str>) -> bool {
 pub fn too_large(bytes: usize) -> Option<InvalidField> {
     let what = || {
         format!(
-            "has {bytes} bytes with the rest of the spec, and may have at most {SPEC_BYTES_MAX}: move scripts and files \
-             into ConfigMaps or the image"
+            "has {bytes} bytes, and may have at most {SPEC_BYTES_MAX}: move scripts and files into ConfigMaps or the \
+             image, and use spec.sweep.grid or random in place of a long list"
         )
     };
-    (bytes > SPEC_BYTES_MAX).then(|| InvalidField::new("spec.roles[].template", what()))
+    (bytes > SPEC_BYTES_MAX).then(|| InvalidField::new("spec", what()))
 }
 
 fn duration(field: &str, text: &str) -> Result<Duration, InvalidField> {
@@ -456,14 +456,46 @@ impl CheckedJob {
             let what = format!("lacks {}, which jobs of the type {} need", role.name, self.kind);
             return Err(InvalidField::new("spec.roles", what));
         }
-        if !kind.success.roles.iter().any(|name| self.role(name).is_some()) {
+        let decides = kind.success.roles.iter().find_map(|name| self.roles.iter().position(|role| role.name == *name));
+        let Some(decides) = decides else {
             let what = format!(
                 "has none of the roles {}; one of them must decide when the job is done",
                 kind.success.roles.join(", ")
             );
             return Err(InvalidField::new("spec.roles", what));
+        };
+        let waits_for_the_end = |role: &&CheckedRole| {
+            role.starts_after.iter().any(|before| before.role == decides && before.until == Until::Done)
+        };
+        if let Some(role) = self.roles.iter().find(waits_for_the_end) {
+            let what = format!(
+                "waits until {} is done, and so is a job of the type {} then; wait until it is ready",
+                self.roles[decides].name, self.kind
+            );
+            return Err(InvalidField::new(format!("spec.roles[{}].startsAfter", role.name), what));
+        }
+        if let Some(launcher) = &kind.launcher
+            && let Some(role) = self.after(&launcher.role).into_iter().find(|role| launcher.starts.contains(&role.name))
+        {
+            let what = format!(
+                "waits for {}, which in jobs of the type {} waits for all pods of this role; put it after this role",
+                launcher.role, self.kind
+            );
+            return Err(InvalidField::new(format!("spec.roles[{}].startsAfter", role.name), what));
         }
         Ok(())
+    }
+
+    /// The roles that start after this one, or after others that do.
+    fn after(&self, first: &str) -> Vec<&CheckedRole> {
+        let mut after: Vec<&CheckedRole> = Vec::new();
+        for role in &self.roles {
+            let mut before = role.starts_after.iter().filter_map(|before| self.roles.get(before.role));
+            if before.any(|before| before.name == first || after.iter().any(|other| other.name == before.name)) {
+                after.push(role);
+            }
+        }
+        after
     }
 }
 

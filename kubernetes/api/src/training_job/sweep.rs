@@ -37,6 +37,13 @@ pub struct Parameter {
             "has(self.random) == has(oldSelf.random) && (!has(self.random) || self.random == oldSelf.random)"
         )
         .message("spec.sweep.random cannot be changed; delete the TrainingJob and apply another"),
+    // Only the best number is known of the trials that have ended.
+    validation = Rule::new("has(self.objective) == has(oldSelf.objective)")
+        .message("spec.sweep.objective cannot be added or removed; delete the TrainingJob and apply another"),
+    validation = Rule::new(
+            "!has(self.objective) || !has(oldSelf.objective) || self.objective.goal == oldSelf.objective.goal"
+        )
+        .message("spec.sweep.objective.goal cannot be changed; delete the TrainingJob and apply another"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Sweep {
@@ -115,7 +122,8 @@ pub struct Distribution {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000), inner(length(max = 256)))]
     pub values: Vec<String>,
-    /// The least number, such as `1e-5`. If `min` and `max` are whole numbers without a point, so are all others.
+    /// The least number, such as `1e-5`. If `min` and `max` are written as whole numbers, without a point and an
+    /// exponent, all others are whole numbers, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::number")]
     pub min: Option<String>,

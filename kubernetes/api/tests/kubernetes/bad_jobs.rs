@@ -168,6 +168,11 @@ fn a_bad_job_is_refused_at_apply_by_its_field() {
             json!({"sweep": {"grid": [{"name": "a-b", "values": ["1"]}]}}),
         ),
         (
+            "spec.sweep",
+            "at most 131072 characters, and this one has 16",
+            json!({"sweep": {"list": vec![json!({"LR": "x".repeat(256)}); 600]}}),
+        ),
+        (
             "spec.parameters",
             "cannot be combined with spec.sweep",
             json!({"sweep": {"list": [{"LR": "1"}]}, "parameters": [{"name": "BS", "value": "1"}]}),
@@ -394,6 +399,9 @@ fn the_trials_of_a_sweep_cannot_be_changed_but_how_many_run() {
     for (refused, patch) in [
         (Some("spec.sweep.random cannot be changed"), json!({"spec": {"sweep": {"random": {"seed": 8}}}})),
         (Some("spec.sweep cannot be added or removed"), json!({"spec": {"sweep": null}})),
+        (Some("objective.goal cannot be changed"), json!({"spec": {"sweep": {"objective": {"goal": "maximize"}}}})),
+        (Some("objective cannot be added or removed"), json!({"spec": {"sweep": {"objective": null}}})),
+        (None, json!({"spec": {"sweep": {"objective": {"target": "0.02", "patience": 5}}}})),
         (None, json!({"spec": {"sweep": {"parallelism": 30, "maxFailed": 7}}})),
     ] {
         let text = patch.to_string();
@@ -402,6 +410,23 @@ fn the_trials_of_a_sweep_cannot_be_changed_but_how_many_run() {
         assert!(refused.is_none_or(|words| said(&output).contains(words)), "{patch}: {}", said(&output));
     }
     server.cluster.kubectl_ok(&["delete", "tj", "j", "-n", NAMESPACE]);
+}
+
+// SEMANTICS: J36
+#[test]
+fn the_number_of_pods_that_have_shares_of_a_dataset_cannot_be_changed() {
+    const NAMESPACE: &str = "shares";
+    let server = start(NAMESPACE);
+    let more = r#"[{"op":"replace","path":"/spec/roles/0/replicas","value":3}]"#;
+    let patch = ["patch", "tj", "j", "-n", NAMESPACE, "--type=json", "-p", more];
+    for split in [true, false] {
+        let datasets = json!([{"name": "pets", "mountPath": "/data", "split": split}]);
+        server.apply(&job(NAMESPACE, json!({"datasets": datasets})));
+        let output = server.cluster.kubectl(&patch);
+        assert_eq!(output.status.success(), !split, "{}", said(&output));
+        assert!(!split || said(&output).contains("spec.roles[].replicas cannot be changed"), "{}", said(&output));
+        server.cluster.kubectl_ok(&["delete", "tj", "j", "-n", NAMESPACE]);
+    }
 }
 
 #[test]

@@ -250,10 +250,22 @@ fn only_the_controller_releases_a_pod_that_a_queue_holds() {
         !output.status.success() && said(&output).contains("spec.schedulingGates must have larder.dev/queue")
     });
     pod["spec"]["schedulingGates"] = json!([{"name": "larder.dev/queue"}]);
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}});
+    for (field, value, refused) in [
+        ("resourceClaims", json!([{"name": "gpu", "resourceClaimName": "gpu"}]), "cannot count their devices"),
+        ("terminationGracePeriodSeconds", json!(3601), "must be at most 3600"),
+    ] {
+        let mut odd = pod.clone();
+        odd["spec"][field] = value;
+        let output = server.try_apply(&odd);
+        assert!(!output.status.success() && said(&output).contains(refused), "{field}: {}", said(&output));
+    }
     server.apply(&pod);
+    let more = r#"{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"2"}}}]}}"#;
     let release = ["patch", "pod", "p", "-n", NAMESPACE, "--type=merge", "-p", r#"{"spec":{"schedulingGates":[]}}"#];
     for (args, refused) in [
         (&release[..], "spec.schedulingGates[larder.dev/queue] is removed by larder-controller alone"),
+        (&["patch", "pod", "p", "-n", NAMESPACE, "--subresource=resize", "-p", more], "cannot be resized"),
         (&["label", "pod", "p", "-n", NAMESPACE, "larder.dev/queue-"], "larder.dev/queue is set when a pod is created"),
         (
             &["label", "pod", "p", "-n", NAMESPACE, "larder.dev/priority=urgent"],
@@ -264,6 +276,11 @@ fn only_the_controller_releases_a_pod_that_a_queue_holds() {
         assert!(!output.status.success() && said(&output).contains(refused), "{args:?}: {}", said(&output));
     }
     server.cluster.kubectl_ok(&["label", "pod", "p", "-n", NAMESPACE, "mine=1"]);
+    server.cluster.wait_for("the policy about deletions counts", TIMEOUT, || {
+        let delete = ["delete", "pod", "p", "-n", NAMESPACE, "--grace-period=3601", "--wait=false", "--dry-run=server"];
+        let output = server.cluster.kubectl(&delete);
+        !output.status.success() && said(&output).contains("at most 3600 seconds to end")
+    });
     server.expect(&token, &release, None);
     server.cluster.kubectl_ok(&["delete", "pod", "p", "-n", NAMESPACE, "--force", "--grace-period=0"]);
 }

@@ -56,6 +56,12 @@ pub(crate) fn sentence(story: &Story<'_>, asked_at: Option<&str>) -> String {
 fn without_nodes(story: &Story<'_>, asked_at: Option<&str>) -> String {
     let key = story.key;
     let Some(pod) = story.pod else { return format!("{key} no longer exists{}", offers(story)) };
+    if let Some(queue) = pod.held_by.as_ref().filter(|_| pod.node.is_none()) {
+        let queue = cell(queue);
+        return format!(
+            "{key} waits in the queue {queue} until that has quota and a node has room for it: `larder queue {queue}`"
+        );
+    }
     if pod.node.is_none() && !pod.gates.is_empty() {
         let gates = cell(&pod.gates.join(", "));
         return format!("{key} waits: its scheduler does not see it until another controller removes its gate {gates}");

@@ -178,6 +178,20 @@ fn good_hours_add_up_over_phases_between_two_crashes() {
     assert_eq!([539, 540, 640].map(|at| running.crashes(&observed.terms, NOW + at)), [3, 2, 1]);
 }
 
+// SEMANTICS: J31
+#[test]
+fn a_crash_that_a_rule_ignores_ends_no_good_hours() {
+    let (state, mut observed) = servers_and_workers(&json!([{"exitCodes": "143", "action": "ignore"}]));
+    observed.terms.forgive_after = 100;
+    let state = State { restarts: Restarts { crashed: 2, ..Restarts::default() }, since: NOW - 60, ..state };
+    crash(&mut observed, 0, 0, Some(143));
+    let (state, _) = step(state, &observed, NOW);
+    let counts = state.crashes(&observed.terms, NOW);
+    assert_eq!((state.phase, state.restarts.crashed, counts, state.good_seconds), (Phase::Recovering, 3, 2, 60));
+    let running = State { phase: Phase::Running, since: NOW + 500, ..state };
+    assert_eq!([539, 540].map(|at| running.crashes(&observed.terms, NOW + at)), [2, 1]);
+}
+
 #[test]
 fn the_number_of_the_first_deciding_pod_is_the_jobs_result() {
     let (state, mut observed) = servers_and_workers(&json!([]));

@@ -476,6 +476,9 @@ fn pods_without_a_plan_wait_for_new_nodes_as_long_as_the_administrator_says() {
     assert_eq!((given_up.phase, given_up.awaits_nodes), (Phase::Queued, false));
     assert_eq!(changes(&actions).1, [(0, 1), (1, 1)]);
     assert_eq!(given_up.why, "2 pods were not bound in time");
+    let mut without = observed.clone();
+    without.terms.nodes_timeout = None;
+    assert_eq!(step(state.clone(), &without, NOW + 899).0.phase, Phase::Queued, "there is no autoscaler any more");
     observed.pods.iter_mut().for_each(|pod| pod.stage = PodStage::Ready);
     let (runs, _) = step(state, &observed, NOW + 899);
     assert_eq!((runs.phase, runs.awaits_nodes), (Phase::Running, false));

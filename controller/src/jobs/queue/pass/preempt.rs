@@ -40,10 +40,7 @@ impl<'a> Pass<'a> {
     fn make_room_as(&mut self, at: usize, job: &Job) -> Clearing {
         let floor = job.floor();
         let cuts = self.cuts_for(job, &floor);
-        let Some(kept) = self.fewest(&cuts, |pass, kept| pass.without(kept, |room| room.find_floor(job).is_ok()))
-        else {
-            return Clearing::InVain;
-        };
+        let Some(kept) = self.fewest(&cuts, |room| room.find_floor(job).is_ok()) else { return Clearing::InVain };
         if job.is_cold {
             let nodes = self.without(&kept, |room| room.find_floor(job).map(|fit| room.names(&fit.placement)));
             return nodes.map_or(Clearing::InVain, Clearing::Cold);

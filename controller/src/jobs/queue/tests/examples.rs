@@ -317,6 +317,99 @@ fn many_jobs_that_find_no_room_have_their_turns_and_none_is_left_out() {
     assert_eq!(world.jobs.iter().filter(|job| job.is_admitted()).count(), 8);
 }
 
+/// The number of waiting jobs for which the last decision has looked for room.
+fn tried(decided: &BTreeMap<Key, Verdict>) -> usize {
+    decided.values().filter(|verdict| matches!(verdict, Verdict::Wait(waiting) if !waiting.is_untried)).count()
+}
+
+// SEMANTICS: J16
+#[test]
+fn jobs_that_no_node_could_ever_run_have_their_turns_like_others() {
+    let mut world = World::new(vec![queue("vision", "", quota(300, None, None))], 2, 4);
+    for at in 0..200 {
+        let mut odd = job(&format!("odd-{at:03}"), "vision", 0, (1, 1, 1));
+        odd.roles[0].places.labels.insert("kind".into(), format!("kind-{at}"));
+        world.submit(odd);
+    }
+    world.now += 1;
+    world.submit(job("good", "vision", 0, (1, 1, 1)));
+    for round in 0..8 {
+        world.step();
+        assert!(tried(&world.last) <= 32, "round {round}: {}", tried(&world.last));
+    }
+    assert!(world.job("good").is_admitted(), "{:?}", world.verdict("good"));
+}
+
+// SEMANTICS: J16
+#[test]
+fn a_job_that_comes_while_others_have_their_turns_has_its_own() {
+    let mut world = World::new(vec![queue("vision", "", quota(300, None, None))], 2, 4);
+    for at in 0..40 {
+        let mut odd = job(&format!("odd-{at:03}"), "vision", 0, (1, 1, 1));
+        odd.roles[0].places.labels.insert("kind".into(), format!("kind-{at}"));
+        world.submit(odd);
+    }
+    world.submit(Job { not_before: Some(world.now + 1), ..job("later", "vision", -1, (1, 1, 1)) });
+    world.step();
+    world.now += 1;
+    world.submit(job("new", "vision", 0, (1, 1, 1)));
+    // The last turn of all others: nothing else would cause another decision.
+    world.step();
+    for name in ["new", "later"] {
+        assert!(matches!(world.verdict(name), Verdict::Start { .. }), "{name}: {:?}", world.verdict(name));
+    }
+}
+
+// SEMANTICS: J16
+#[test]
+fn of_running_jobs_that_are_alike_one_looks_for_room_to_grow_in_vain() {
+    let mut world = World::new(vec![queue("vision", "", quota(300, None, None))], 2, 4);
+    for at in 0..8 {
+        world.submit(job(&format!("job-{at}"), "vision", 0, (1, 1, 4)));
+    }
+    world.step();
+    assert!(world.jobs.iter().all(Job::is_admitted));
+    {
+        let (rooms, fallbacks) = (world.rooms(), vec![Vec::new(); world.jobs.len()]);
+        let mut pass = Pass::new(&world.queues, &world.jobs, &fallbacks, &[], &Cluster::new(&rooms), world.now);
+        pass.grow();
+        assert_eq!(pass.not_grown.len(), 1);
+    }
+    // Room is found once there is some.
+    world.end("job-0");
+    world.step();
+    let grows = |job: &&Job| matches!(&world.last[&job.key], Verdict::Run(running) if running.may_grow_to == [2]);
+    assert_eq!(world.jobs.iter().filter(grows).count(), 1);
+}
+
+// SEMANTICS: J16
+#[test]
+fn jobs_that_request_nothing_have_their_turns_like_others_and_keep_none_from_its_place() {
+    let mut world = World::new(vec![queue("vision", "", quota(300, None, None))], 2, 4);
+    for at in 0..100 {
+        let mut empty = job(&format!("empty-{at:03}"), "vision", 9, (1, 1, 1));
+        empty.roles[0].requests = Amounts::default();
+        let key = Some(format!("taint-{at}"));
+        empty.roles[0].places.tolerations.push(Toleration { key, ..Toleration::default() });
+        world.submit(empty);
+    }
+    world.submit(Job { head_since: Some(world.now), ..job("first", "vision", 0, (1, 1, 1)) });
+    world.submit(job("next", "vision", 0, (1, 1, 1)));
+    // The nodes have as many pods as they may.
+    let full = |node| NodeRoom {
+        node,
+        allocatable: [(GPU, 4), ("pods", 1)].into_iter().collect(),
+        used: [("pods", 1)].into_iter().collect(),
+        held: BTreeMap::new(),
+    };
+    let rooms: Vec<NodeRoom<'_>> = world.nodes.iter().map(full).collect();
+    let decided = decide(&world.queues, &world.jobs, &[], &mut Cluster::new(&rooms), world.now);
+    assert!(tried(&decided) <= 34, "{}", tried(&decided));
+    let heads = decided.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Wait(waiting) if waiting.is_head));
+    let heads: Vec<&str> = heads.map(|(key, _)| key.name.as_str()).collect();
+    assert_eq!(heads, ["first"]);
+}
+
 // SEMANTICS: J16
 #[test]
 fn a_job_whose_pods_may_share_nodes_does_not_wait_for_one_whose_pods_must_not() {

@@ -313,6 +313,21 @@ fn a_split_dataset_has_a_list_of_each_pods_share() {
     assert_eq!(user(&of(json!({"runAsUser": 0}), 0)), Some(65_532));
 }
 
+// SEMANTICS: J30
+#[test]
+fn containers_restart_in_place_only_in_pods_that_may_be_replaced_alone() {
+    let policy = |kind: &str, restart: Value| {
+        let sample = Sample::of(kind, object(roles(&[("worker", 2, 2, 2)]), json!({"restart": restart})));
+        pod_of(&sample, "worker").spec.expect("a spec").restart_policy.expect("a policy")
+    };
+    let alone = json!([{"exitCodes": "1", "action": "restartPod"}]);
+    assert_eq!(policy("single", json!({})), "Never");
+    assert_eq!(policy("single", json!({"inPlace": 1})), "OnFailure");
+    assert_eq!(policy("single", json!({"inPlace": 1, "scope": "job"})), "Never");
+    assert_eq!(policy("jax", json!({"inPlace": 1})), "Never");
+    assert_eq!(policy("jax", json!({"inPlace": 1, "rules": alone})), "OnFailure");
+}
+
 #[test]
 fn parameters_are_variables_that_come_before_the_templates_own() {
     let own = template(json!({"env": [{"name": "ARGS", "value": "--lr=$(LR)"}, {"name": "OWN", "value": "own"}]}));

@@ -73,9 +73,12 @@ impl Writer<'_> {
         let (mut pods, mut bytes) = (Vec::new(), 0);
         for (id, node) in std::iter::once(first).chain(creates).take(PODS_AT_ONCE) {
             let (Some(role), Some(place)) = (rendered.job.roles.get(id.role), places.get(id.role)) else { continue };
+            // This looks at all slots, and most jobs have no groups.
             let terms = &self.job.observed.terms;
-            let group = of_attempt(rendered.name, id.attempt, self.job.state(), terms, groups);
-            let group = group.filter(|_| self.job.planner() == Planner::Native);
+            let group = match self.job.planner() {
+                Planner::Native => of_attempt(rendered.name, id.attempt, self.job.state(), terms, groups),
+                Planner::Builtin => None,
+            };
             let (node, preferred) = if has_leeway { (None, node) } else { (node, None) };
             let place = Place { node, preferred, group, ..place.clone() };
             // If one pod cannot be rendered, none is created: the others would wait for it in vain.

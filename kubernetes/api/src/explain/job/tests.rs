@@ -137,6 +137,11 @@ fn a_sweep_is_explained_by_its_trials() {
     assert_eq!(sentence(&own), said);
     let waits = set(own, "/status/waitingFor", "resnet-32: queue vision uses 8 of 8 GPUs.".into());
     assert!(sentence(&waits).contains("0.2; resnet-32: queue vision uses 8 of 8 GPUs; see"), "{}", sentence(&waits));
+    let why = "resnet-17 has reached the target with 0.2";
+    let done = job("resnet", "Succeeded", &[condition(JobConditionKind::Complete, true, "Succeeded", why)]);
+    assert_eq!(sentence(&done), "team-a/resnet succeeded: it has finished.");
+    let done = set(done, "/status/sweep", json!({"trials": 200, "active": 0, "succeeded": 30, "failed": 2}));
+    assert_eq!(sentence(&done), format!("team-a/resnet succeeded: it has finished; {why}."));
 }
 
 #[test]

@@ -23,8 +23,17 @@ impl CheckedRule {
     /// True if the rule is about pods of the role at this position that end with this exit code. The code is `None` if
     /// it is unknown.
     pub fn matches(&self, role: usize, code: Option<u8>) -> bool {
+        self.is_about(role) && self.has(code)
+    }
+
+    /// True if the rule is about pods of the role at this position.
+    pub fn is_about(&self, role: usize) -> bool {
+        self.roles.contains(&role)
+    }
+
+    fn has(&self, code: Option<u8>) -> bool {
         let has = |codes: &Vec<RangeInclusive<u8>>| code.is_some_and(|code| codes.iter().any(|of| of.contains(&code)));
-        self.roles.contains(&role) && self.codes.as_ref().is_none_or(has)
+        self.codes.as_ref().is_none_or(has)
     }
 }
 
@@ -40,16 +49,26 @@ pub struct Predecessor {
 /// Checks the rules of a job with these roles. Each must apply to something that no rule before it applies to: another
 /// rule for the same pods would contradict it.
 pub(super) fn check(rules: &[RestartRule], roles: &[Role]) -> Result<Vec<CheckedRule>, InvalidField> {
-    let codes: Vec<Option<u8>> = CODES.map(Some).chain([None]).collect();
+    if rules.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut checked: Vec<CheckedRule> = Vec::new();
+    // By role and exit code, the first rule that matches. The code 0 stands for an unknown one.
+    let mut first: Vec<[Option<usize>; 256]> = vec![[None; 256]; roles.len()];
     for (at, rule) in rules.iter().enumerate() {
         let rule = parse(at, rule, roles)?;
-        let of_role = |role: &usize| codes.iter().map(|code| (*role, *code)).collect::<Vec<_>>();
-        let cases: Vec<(usize, Option<u8>)> =
-            rule.roles.iter().flat_map(of_role).filter(|(role, code)| rule.matches(*role, *code)).collect();
-        let is_of = |before: &CheckedRule, (role, code): &(usize, Option<u8>)| before.matches(*role, *code);
-        if cases.iter().all(|case| checked.iter().any(|before| is_of(before, case))) {
-            let other = checked.iter().position(|before| cases.iter().any(|case| is_of(before, case))).unwrap_or(0);
+        let codes: Vec<u8> = (0..=u8::MAX).filter(|code| rule.has(Some(*code).filter(|code| *code > 0))).collect();
+        let (mut decides, mut other) = (false, None);
+        for role in &rule.roles {
+            for code in &codes {
+                let decided_by = &mut first[*role][usize::from(*code)];
+                decides |= decided_by.is_none();
+                other = other.or(*decided_by);
+                decided_by.get_or_insert(at);
+            }
+        }
+        if !decides {
+            let other = other.unwrap_or(0);
             return Err(InvalidField::new(
                 format!("spec.restart.rules[{at}]"),
                 format!(
@@ -206,7 +225,12 @@ mod tests {
             for rule in given {
                 kept.push(rule);
                 if check(&kept, &roles).is_err() {
-                    kept.pop();
+                    let refused = parse(0, &kept.pop().expect("a rule"), &roles).expect("valid alone");
+                    let before = check(&kept, &roles).expect("valid");
+                    for code in (1..=255).map(Some).chain([None]) {
+                        let is_open = |role| !before.iter().any(|rule| rule.matches(role, code));
+                        prop_assert!((0..2).all(|role| !(refused.matches(role, code) && is_open(role))), "{code:?}");
+                    }
                 }
             }
             let checked = check(&kept, &roles).expect("valid");

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::checked::InvalidField;
+use crate::names::TRIAL_VARIABLE;
 use crate::training_job::{Choices, Distribution, Goal, Objective, Parameter, RandomSearch, Role, Scale, Sweep};
 
 /// The most trials of a sweep.
@@ -115,6 +116,10 @@ pub(super) fn check(sweep: &Sweep, name: &str, roles: &[Role]) -> Result<Checked
             return Err(InvalidField::new("spec.sweep", what));
         }
     }
+    if names.contains(TRIAL_VARIABLE) {
+        let what = format!("has the parameter {TRIAL_VARIABLE}, which is the number of the trial: rename it");
+        return Err(InvalidField::new("spec.sweep", what));
+    }
     for role in roles {
         if let Some(own) = variables(role).find(|own| names.contains(own)) {
             let what = format!("has the parameter {own}, which the template of the role {} sets itself", role.name);
@@ -209,15 +214,17 @@ fn draw(one: &Distribution) -> Result<Draw, InvalidField> {
     };
     let scale = one.scale.unwrap_or_default();
     let (low, high) = (number(&field(".min"), min)?, number(&field(".max"), max)?);
-    if low > high {
+    let whole = min.parse::<i64>().ok().zip(max.parse::<i64>().ok());
+    // Large whole numbers that differ may be equal as fractions.
+    if whole.map_or(low > high, |(low, high)| low > high) {
         return Err(InvalidField::new(field(".min"), format!("is {min}, more than max, which is {max}")));
     }
     if scale == Scale::Log && low <= 0.0 {
         return Err(InvalidField::new(field(".min"), format!("is {min}; with the scale log it must be more than 0")));
     }
-    Ok(match (min.parse(), max.parse()) {
-        (Ok(min), Ok(max)) => Draw::Whole { min, max, scale },
-        _ => Draw::Real { min: low, max: high, scale },
+    Ok(match whole {
+        Some((min, max)) => Draw::Whole { min, max, scale },
+        None => Draw::Real { min: low, max: high, scale },
     })
 }
 
@@ -297,9 +304,16 @@ mod tests {
             ("spec.sweep.grid", "twice", json!({"grid": twice})),
             ("spec.sweep", "the role worker sets itself", json!({"list": [{"OWN": "1"}]})),
             ("spec.sweep", "name of a variable", json!({"list": [{"a-b": "1"}]})),
+            ("spec.sweep", "the number of the trial", json!({"list": [{"LARDER_TRIAL": "1"}]})),
             ("spec.sweep.random.parameters[LR]", "either values", random(&json!({}))),
             ("spec.sweep.random.parameters[LR]", "either values", random(&json!({"min": "1"}))),
             ("spec.sweep.random.parameters[LR].min", "more than max", random(&json!({"min": "2", "max": "1"}))),
+            // As fractions they are equal.
+            (
+                "spec.sweep.random.parameters[LR].min",
+                "more than max",
+                random(&json!({"min": "9007199254740993", "max": "9007199254740992", "scale": "log"})),
+            ),
             ("spec.sweep.random.parameters[LR].max", "a number", random(&json!({"min": "2", "max": "1e999"}))),
             (
                 "spec.sweep.random.parameters[LR].min",

@@ -240,7 +240,13 @@ fn roles_must_be_those_of_the_type() {
     };
     assert_eq!(fits(json!([{"name": "chief"}, {"name": "ps"}])), Ok(()));
     assert_eq!(fits(json!([{"name": "worker", "replicas": 2, "min": 1, "max": 3}, {"name": "ps"}])), Ok(()));
+    let after = |role: &str, until: &str| json!([{"role": role, "until": until}]);
+    let worker = |after: Value| json!({"name": "worker", "startsAfter": after});
+    assert_eq!(fits(json!([{"name": "ps"}, worker(after("ps", "done"))])), Ok(()));
+    assert_eq!(fits(json!([{"name": "ps"}, {"name": "chief"}, worker(after("chief", "ready"))])), Ok(()));
     for (field, roles) in [
+        // The chief decides, so the job is done before its workers would start.
+        ("spec.roles[worker].startsAfter", json!([{"name": "ps"}, {"name": "chief"}, worker(after("chief", "done"))])),
         ("spec.roles[master].name", json!([{"name": "master"}, {"name": "ps"}])),
         ("spec.roles[chief].replicas", json!([{"name": "chief", "replicas": 2}, {"name": "ps"}])),
         ("spec.roles[ps].max", json!([{"name": "chief"}, {"name": "ps", "max": 2}])),
@@ -250,6 +256,34 @@ fn roles_must_be_those_of_the_type() {
     ] {
         let error = fits(roles.clone()).expect_err(field);
         assert_eq!(error.field, field, "{roles}: {error}");
+    }
+}
+
+#[test]
+fn no_role_that_a_launcher_waits_for_starts_after_it() {
+    let kind = serde_json::from_value::<JobTypeSpec>(json!({
+        "roles": [{"name": "launcher"}, {"name": "cache"}, {"name": "worker"}],
+        "service": {}, "launcher": {"role": "launcher", "starts": ["worker"], "port": 7422},
+        "success": {"roles": ["launcher"]},
+    }))
+    .expect("of the schema's form")
+    .check()
+    .expect("valid");
+    let fits = |names: [(&str, &[&str]); 3]| {
+        let role = |(name, after): (&str, &[&str])| {
+            let after: Vec<Value> = after.iter().map(|role| json!({"role": role})).collect();
+            json!({"name": name, "startsAfter": after, "template": template()})
+        };
+        checked(with(json!({"roles": names.map(role)}))).expect("valid").fit(&kind)
+    };
+    assert_eq!(fits([("cache", &[]), ("worker", &["cache"]), ("launcher", &["worker"])]), Ok(()));
+    assert_eq!(fits([("launcher", &[]), ("cache", &["launcher"]), ("worker", &[])]), Ok(()));
+    for roles in [
+        [("launcher", &[][..]), ("worker", &["launcher"][..]), ("cache", &[][..])],
+        [("launcher", &[][..]), ("cache", &["launcher"][..]), ("worker", &["cache"][..])],
+    ] {
+        let error = fits(roles).expect_err("it would wait forever");
+        assert!(error.field == "spec.roles[worker].startsAfter" && error.what.contains("launcher"), "{error}");
     }
 }
 

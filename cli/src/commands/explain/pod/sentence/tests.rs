@@ -220,6 +220,13 @@ fn a_pod_that_the_extender_does_not_know() {
         "team-a/nb waits: its scheduler does not see it until another controller removes its gate \
          kueue.x-k8s.io/admission"
     );
+    let held = |pod: &mut Placed| {
+        (pod.gates, pod.held_by) = (vec!["larder.dev/queue".to_owned()], Some("vision".to_owned()));
+    };
+    assert_eq!(
+        unknown(held, None),
+        "team-a/nb waits in the queue vision until that has quota and a node has room for it: `larder queue vision`"
+    );
     let default = |pod: &mut Placed| pod.scheduler = "default-scheduler".to_owned();
     assert_eq!(
         unknown(default, None),
