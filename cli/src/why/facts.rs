@@ -88,7 +88,7 @@ fn about_pass(pass: &Pass) -> String {
     let running = match pass.complete {
         true => String::new(),
         false => {
-            let part = asked_bytes(pass) as f64 / (pass.dataset_bytes.max(1)) as f64;
+            let part = asked_bytes(pass) as f64 / pass.dataset_bytes.max(1) as f64;
             format!(", running: {}", percent(part))
         }
     };

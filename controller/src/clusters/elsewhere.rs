@@ -247,7 +247,8 @@ fn place(
                 terms.iter().map(|term| (term.cluster.clone(), term.fits, term.why.clone())).collect()
             };
             let (mut was, mut is) = (gist(&placement.terms), gist(terms));
-            (was.sort(), is.sort());
+            was.sort();
+            is.sort();
             if was != is {
                 placement.terms.clone_from(terms);
             }

@@ -56,11 +56,11 @@ impl Watched for ClusterObject {
         if let Put::Changed(before) = state.clusters.objects.put(self) {
             work.extend([Work::Jobs, Work::Cluster(name)]);
             let parts = |object: &ClusterObject| (object.meta.uid.clone(), object.secret.clone());
-            let now = state.clusters.objects.iter().map(parts);
+            let mut now = state.clusters.objects.iter().map(parts);
             if before.is_none() {
                 work.push(Work::JobTypes);
             }
-            if before.as_ref().map(parts).is_none_or(|before| !now.into_iter().any(|now| now == before)) {
+            if before.as_ref().map(parts).is_none_or(|before| !now.any(|now| now == before)) {
                 work.push(Work::Links);
             }
         }

@@ -95,7 +95,7 @@ patches:
 /// Runs helm in a cluster, which must succeed.
 fn helm(cluster: &Cluster, args: &[&str]) {
     let script = repository().join("tests/cluster/helm.sh");
-    let done = cluster.exec(&[&[script.to_str().unwrap()], args].concat());
+    let done = cluster.exec(&[&[script.to_str().unwrap()][..], args].concat());
     assert!(done.status.success(), "helm {args:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 

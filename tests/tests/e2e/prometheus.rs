@@ -14,17 +14,13 @@ use larder_e2e::{Lab, Larderd, Mount};
 use larder_testkit::{Fault, RequestHead, seeded_bytes};
 use serde_json::{Value, json};
 
+use crate::floods::free_port;
 use crate::monitoring::{alerts, queries};
 
 /// Long enough for everything that ends at all, on the slowest machine.
 const NOT_HANGING: Duration = Duration::from_secs(120);
 const TOKEN: &str = "correct-horse-battery-staple";
 const FILES: u64 = 8;
-
-/// A port that nothing uses.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 /// An alert that fires at once: with windows of ten seconds.
 fn hastened(alert: &Value) -> Value {
@@ -124,6 +120,15 @@ impl Drop for Prometheus {
     }
 }
 
+/// Sets its flag when it is dropped, also by a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Every second request for an object.
 fn every_second(head: &RequestHead) -> bool {
     head.is_get_object() && head.seq.is_multiple_of(2)
@@ -145,9 +150,10 @@ fn each_alert_about_data_fires_with_its_fault_and_stops_after_it() {
     let dir = lab.folder().join("mnt");
     std::fs::create_dir(&dir).unwrap();
     let run_dir = larderd.run_dir().to_str().unwrap().to_owned();
+    let url = lab.url();
     let mount = || {
         let flags = ["--cache-size", "0", "--read-deadline", "60s"];
-        let args = [&["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", &run_dir][..], &flags].concat();
+        let args = [&["mount", &url, dir.to_str().unwrap(), "--cache-dir", &run_dir][..], &flags].concat();
         lab.larder_ok(&args);
         Mount::standing(dir.clone())
     };
@@ -182,11 +188,11 @@ fn each_alert_about_data_fires_with_its_fault_and_stops_after_it() {
                     }
                 });
             }
+            let _stop = Stop(&stop);
             lab.proxy.set_hook(fault);
             prometheus.wait_until(&format!("{alert} fires"), |firing| firing.contains(alert));
             lab.proxy.set_hook(|_| Fault::None);
             prometheus.wait_until(&format!("{alert} stops"), |firing| !firing.contains(alert));
-            stop.store(true, Ordering::Relaxed);
         });
     }
 

@@ -5,7 +5,7 @@ use larder_dataset::{FileIndex, PolicyKind};
 use larder_import::Silent;
 use larder_origin::OriginConfig;
 use larder_store::{Store, StoreConfig, StoreCounters};
-use larder_telemetry::METRICS;
+use larder_telemetry::{Labels, METRICS};
 use tempfile::TempDir;
 
 use super::*;
@@ -120,7 +120,7 @@ async fn counters_of_a_closed_dataset_stay_in_the_sums() {
 }
 
 /// The samples of metrics, by name and labels, as a scraper sees them. None is there twice.
-fn scraped(open: &OpenDatasets, with_names: bool) -> BTreeMap<(&'static str, Vec<(&'static str, String)>), Value> {
+fn scraped(open: &OpenDatasets, with_names: bool) -> BTreeMap<(&'static str, Labels), Value> {
     let samples = open.samples(with_names);
     let all = samples.len();
     let scraped: BTreeMap<_, _> = samples.into_iter().map(|it| ((it.name, it.labels), it.value)).collect();

@@ -62,7 +62,7 @@ fn json(dir: &Path, stats: &Stats, batches: Option<Batches>) -> Value {
     let verdict = why::judge(dir, stats);
     let complete = stats.passes.iter().rev().find(|pass| pass.complete);
     serde_json::json!({
-        "mount": dir,
+        "mount": dir.display().to_string(),
         "sentence": verdict.sentence(dir),
         "explanation": verdict,
         "passes": stats.passes,
