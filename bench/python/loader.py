@@ -60,7 +60,7 @@ def read(folder, names, workers, batch, seed, rate, is_planned):
 
         larder.torch.planned(loader, path=lambda index: os.path.join(folder, names[index]))
     started = time.monotonic()
-    first, waited, samples, checksum = None, 0.0, 0, 0
+    first, waited, samples, first_samples, checksum = None, 0.0, 0, 0, 0
     batches = iter(loader)
     while True:
         asked = time.monotonic()
@@ -70,7 +70,7 @@ def read(folder, names, workers, batch, seed, rate, is_planned):
             break
         wait = time.monotonic() - asked
         if first is None:
-            first = wait
+            first, first_samples = wait, len(pixels)
         else:
             waited += wait
         samples += len(pixels)
@@ -80,6 +80,7 @@ def read(folder, names, workers, batch, seed, rate, is_planned):
             time.sleep(len(pixels) / rate)
     print(json.dumps({
         "samples": samples,
+        "first_samples": first_samples,
         "seconds": time.monotonic() - started,
         "first_seconds": first or 0.0,
         "empty_seconds": waited,

@@ -125,7 +125,14 @@ mod tests {
             system: system.to_owned(),
             state: State::Cold,
             round,
-            said: Said { samples: 100, seconds: 1.0 + seconds, first_seconds: 1.0, empty_seconds: 0.25, checksum: 7 },
+            said: Said {
+                samples: 110,
+                first_samples: 10,
+                seconds: 1.0 + seconds,
+                first_seconds: 1.0,
+                empty_seconds: 0.25,
+                checksum: 7,
+            },
             daemon_cpu_seconds: 0.5,
         };
         let system = |name: &str| SystemInfo {

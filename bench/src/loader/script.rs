@@ -36,6 +36,8 @@ pub struct Loader {
 pub struct Said {
     /// Samples read.
     pub samples: u64,
+    /// Of the first batch.
+    pub first_samples: u64,
     /// Seconds from the start of the loader to the end of the epoch.
     pub seconds: f64,
     /// Seconds until the first batch was there, the start of the workers included.
@@ -49,7 +51,7 @@ pub struct Said {
 impl Said {
     /// Samples a second, without those of the start.
     pub fn samples_per_second(&self) -> f64 {
-        self.samples as f64 / (self.seconds - self.first_seconds).max(1e-9)
+        self.samples.saturating_sub(self.first_samples) as f64 / (self.seconds - self.first_seconds).max(1e-9)
     }
 }
 
@@ -132,8 +134,10 @@ mod tests {
 
     #[test]
     fn the_figures_of_the_script_are_parsed() {
-        let text =
-            r#"{"samples": 300, "seconds": 4.0, "first_seconds": 1.0, "empty_seconds": 0.5, "checksum": 4294967295}"#;
+        let text = concat!(
+            r#"{"samples": 310, "first_samples": 10, "seconds": 4.0, "first_seconds": 1.0, "#,
+            r#""empty_seconds": 0.5, "checksum": 4294967295}"#
+        );
         let said: Said = serde_json::from_str(text).unwrap();
         assert_eq!((said.checksum, said.samples_per_second()), (u32::MAX, 100.0));
     }

@@ -238,7 +238,7 @@ fn is_zero(cost: &u32) -> bool {
         .message("spec.mirrors[].origin.endpoint must be a server's URL, such as https://s3.example.org:9000"),
     validation = Rule::new(
             "!has(self.endpoint) \
-             || (!self.endpoint.matches('[@?# \\\\]') && !self.endpoint.matches('/[.][.](/|$)'))"
+             || (!self.endpoint.matches('[@?# \\\\\\\\]') && !self.endpoint.matches('/[.][.](/|$)'))"
         )
         .message("spec.mirrors[].origin.endpoint must consist of a scheme, a host and a port only, without keys"),
 )]

@@ -88,7 +88,7 @@ if [ "$2" = make ]; then
 fi
 sum=$(cd "$3" && xargs cat <"$4" | cksum | cut -d' ' -f1)
 samples=$(grep -c . "$4")
-echo "{\"samples\": $samples, \"seconds\": 2, \"first_seconds\": 1, \"empty_seconds\": 0.5, \"checksum\": $sum}"
+echo "{\"samples\": $samples, \"first_samples\": 0, \"seconds\": 2, \"first_seconds\": 1, \"empty_seconds\": 0.5, \"checksum\": $sum}"
 "#;
 
 /// Stands for DLIO.
