@@ -1,4 +1,4 @@
-//! Copies the current snapshot to each mirror that is kept. A copy is one Job, whose report is the last line of
+//! Copies the current snapshot to each mirror that is kept. A copy is one Job, whose report is that of
 //! `larder sync --report`. Objects that an earlier copy has left in the mirror are not copied again.
 
 use larder_api::names::ROLE_SYNC;
@@ -37,7 +37,7 @@ struct Failure {
 /// The progress of a copy.
 enum Progress {
     Ended(Seconds),
-    /// With what the mirror has, if a report tells.
+    /// With the contents of the mirror, if there is a report.
     Fails(String, Option<Outcome>),
     Runs,
     /// The job has ended. Its report is awaited until this time.
@@ -109,7 +109,7 @@ fn fingerprint(draft: &Draft<'_>, mirror: &MirrorSpec) -> String {
 fn begin(draft: &mut Draft<'_>, mirror: &MirrorSpec, snapshot: &str, purpose: &str, name: &str, nth: usize) {
     let bytes = draft.status.snapshots.iter().find(|known| known.id == snapshot).map(|known| known.bytes);
     let status = &mut draft.status.mirrors[nth];
-    // The first report tells how much of it the mirror has.
+    // The first report says how much of it the mirror has.
     (status.percent, status.behind_bytes) = (0, bytes.unwrap_or_default());
     let namespace = draft.key().namespace.clone();
     let job = pods::sync_job(draft, purpose, pods::sync_arguments(draft, mirror, snapshot));

@@ -16,16 +16,16 @@ use crate::jobs::queue::{Job, LeftoverPod, Queue, Stop};
 use crate::time::Seconds;
 use larder_kube::pod::amounts::Amounts;
 
-/// What a round finds out about a queue.
+/// The findings of a round about a queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// The status, without its condition.
     pub status: QueueStatus,
-    /// What is wrong with the place of the queue or with its flavors.
+    /// The mistake in the place of the queue or in its flavors.
     pub oddity: Option<Oddity>,
 }
 
-/// What is wrong with a queue, although its spec is valid.
+/// A mistake of a queue whose spec is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Oddity {
     /// Its jobs can start nevertheless.
@@ -64,7 +64,7 @@ fn cyclic(name: &str, cycle: &str) -> String {
     format!("queue {name} is closed: {cycle} (spec.parent); remove spec.parent of one of them")
 }
 
-/// What is wrong with a queue among all queues.
+/// The mistake of a queue among all queues.
 pub fn oddity(object: &QueueObject, queue: &Queue, names: &BTreeSet<&str>, flavors: &[Flavor]) -> Option<Oddity> {
     let odd = |is_open: bool, reason: &'static str, message: String| Some(Oddity { is_open, reason, message });
     if let Some(obstacle) = &queue.obstacle {

@@ -87,8 +87,8 @@ pub use status::{
 pub struct DatasetSpec {
     /// Where the files are.
     pub origin: Origin,
-    /// Copies in other origins, as `larder sync` makes them. A node reads the nearest of these and of `origin`, then the
-    /// cheapest, and goes on at the next when one fails.
+    /// Copies in other origins, as `larder sync` makes them. A node reads the nearest of these and of `origin`, then
+    /// the cheapest, and goes on at the next when one fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]

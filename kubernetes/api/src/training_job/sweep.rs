@@ -131,8 +131,8 @@ pub struct Distribution {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::number")]
     pub max: Option<String>,
-    /// How numbers are distributed between the two: `linear` (default), or `log`, so that each power of ten has the same
-    /// probability.
+    /// How numbers are distributed between the two: `linear` (default), or `log`, so that each power of ten has the
+    /// same probability.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::scale")]
     pub scale: Option<Scale>,
@@ -167,7 +167,7 @@ pub struct Objective {
     pub patience: Option<u32>,
 }
 
-/// Which number is the best.
+/// The choice of the best number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {

@@ -31,7 +31,7 @@ pub(super) struct PackBlock {
     pub(super) file: FileIndex,
 }
 
-/// What is known about an object in the mirror before it was listed.
+/// The knowledge about an object in the mirror before the mirror is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     /// Nothing.
@@ -122,8 +122,8 @@ impl<B: ManifestBytes> Objects<B> {
         Ok(blocks)
     }
 
-    /// What the manifest of the mirror says about copies of objects that are the same now. `source` is the snapshot that
-    /// the mirror was copied from; without it, only a mirror of this very snapshot says anything.
+    /// Reads from the manifest of the mirror which objects have a copy that is still current. `source` is the snapshot
+    /// that the mirror was copied from; without it, only a mirror of this very snapshot says anything.
     pub(super) fn known(
         &self,
         mirror: &Manifest<B>,
@@ -161,7 +161,7 @@ impl<B: ManifestBytes> Objects<B> {
     }
 }
 
-/// What the manifest of a mirror says about the object of a number.
+/// The entry of a mirror's manifest for the object of a number.
 fn known_in<B: ManifestBytes>(mirror: &Manifest<B>, number: u32) -> Result<Known, ManifestError> {
     if mirror.is_packed() {
         let etag = mirror.pack(number)?.etag;

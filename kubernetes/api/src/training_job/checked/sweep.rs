@@ -74,7 +74,7 @@ pub enum Draw {
 /// The number that trials are compared by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CheckedObjective {
-    /// Which is the best.
+    /// The choice of the best number.
     pub goal: Goal,
     /// The sweep stops when a trial reaches it.
     pub target: Option<f64>,
