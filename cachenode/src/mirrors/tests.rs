@@ -23,7 +23,7 @@ enum Mode {
     Fails,
 }
 
-/// An origin in memory that does as it is told.
+/// An origin in memory with a scripted behaviour.
 #[derive(Debug)]
 struct Scripted {
     url: OriginUrl,

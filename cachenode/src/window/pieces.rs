@@ -27,8 +27,8 @@ use crate::memory::Permit;
 /// block costs no more than they did.
 const SIZES: [u32; 5] = [16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// Readers cover what they read if so many misses came before the present one in its block, in the mean of the last
-/// ones. Of 500 reads of 512 blocks, the last ones have one before them.
+/// Readers cover what they read if at least this many misses came before the present one in its block, in the mean of
+/// the last ones. Of 500 reads of 512 blocks, the last ones have one before them.
 const COVERS: f32 = 1.5;
 
 /// The part that the latest miss has in that mean.

@@ -158,20 +158,20 @@ fn note(draft: &mut Draft<'_>, snapshot: &str, nth: usize, progress: Progress) {
             }
             let message = format!("the mirror {} does not have snapshot {snapshot}: {error}", status.name);
             status.error = Some(error);
-            if draft.found(ConditionKind::Degraded).is_none() {
-                draft.find(ConditionKind::Degraded, true, Reason::MirrorBehind, message);
+            degrade(draft, message);
+        }
+        Progress::Runs => {
+            // The condition would come and go with each try of a copy that fails.
+            if let Some(error) = &status.error {
+                let message = format!("the mirror {} is behind: {error}", status.name);
+                degrade(draft, message);
             }
         }
-        Progress::Runs => fails_still(draft, nth),
         Progress::Reports(until) => draft.decision.again(until),
     }
 }
 
-/// Keeps the condition while a failed copy is tried again: it would come and go with each try.
-fn fails_still(draft: &mut Draft<'_>, nth: usize) {
-    let status = &draft.status.mirrors[nth];
-    let Some(error) = &status.error else { return };
-    let message = format!("the mirror {} is behind: {error}", status.name);
+fn degrade(draft: &mut Draft<'_>, message: String) {
     if draft.found(ConditionKind::Degraded).is_none() {
         draft.find(ConditionKind::Degraded, true, Reason::MirrorBehind, message);
     }

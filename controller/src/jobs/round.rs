@@ -96,8 +96,8 @@ pub fn round(
     for queue in &all {
         if let Some(object) = view.jobs.queues.get(&Key::cluster(&queue.name)) {
             let status = queues::status(object, queue, &jobs, &leftover);
-            let oddity = queues::oddity(object, queue, &names, view.flavors);
-            round.queues.insert(queue.name.clone(), Report { status, oddity });
+            let problem = queues::problem(object, queue, &names, view.flavors);
+            round.queues.insert(queue.name.clone(), Report { status, problem });
         }
     }
     let in_phase = |phase: Phase| decided.iter().filter(|decided| decided.job.phase() == phase).count();

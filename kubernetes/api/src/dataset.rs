@@ -247,11 +247,11 @@ pub struct MirrorOrigin {
     /// URL of the bucket and prefix: `s3://bucket/prefix`, `gs://` or `az://`.
     #[schemars(schema_with = "schemas::url")]
     pub source: String,
-    /// URL of the S3 server; by default that of `spec.origin`, if both are of one kind of store.
+    /// URL of the S3 server; by default that of the dataset's own origin, if both are of one kind of store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::url")]
     pub endpoint: Option<String>,
-    /// Region of the bucket; by default that of `spec.origin`, if both are of one kind of store.
+    /// Region of the bucket; by default that of the dataset's own origin, if both are of one kind of store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9_-]+$')")

@@ -174,7 +174,7 @@ mod tests {
         [cut(0, Some(0), 6), cut(1, Some(0), 4), cut(0, None, 1), cut(1, None, 1)]
     }
 
-    /// The fewest of these cuts, each job having so many pods, if this is enough, and how often that was asked.
+    /// The fewest of these cuts, each job having `pods` pods, if these are enough, and how often that was asked.
     fn of(cuts: &[Cut], pods: u32, is_enough: impl Fn(&Kept) -> bool) -> (Option<Kept>, usize) {
         let granted: Kept = cuts.iter().map(|cut| (cut.job, vec![pods])).collect();
         let (mut room, mut asked) = (granted.clone(), 0);

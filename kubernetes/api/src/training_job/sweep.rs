@@ -161,7 +161,7 @@ pub struct Objective {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::number")]
     pub target: Option<String>,
-    /// The sweep stops when so many trials in a row have ended without a better number.
+    /// The sweep stops when this many trials in a row have ended without a better number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub patience: Option<u32>,

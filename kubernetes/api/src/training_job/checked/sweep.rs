@@ -78,7 +78,7 @@ pub struct CheckedObjective {
     pub goal: Goal,
     /// The sweep stops when a trial reaches it.
     pub target: Option<f64>,
-    /// The sweep stops when so many trials in a row were not better.
+    /// The sweep stops when this many trials in a row were not better.
     pub patience: Option<u32>,
 }
 
