@@ -12,6 +12,7 @@ use larder_dataset::{Entry, FileIndex, Location, Manifest, ManifestBytes, Manife
 use larder_origin::Version;
 
 use crate::object_range::object_range;
+use crate::version::version_of;
 
 /// An object as the snapshot describes it.
 #[derive(Clone, Debug)]
@@ -82,7 +83,7 @@ impl<B: ManifestBytes> Objects<B> {
     pub(super) fn get(&self, number: u32) -> Result<SourceObject, ManifestError> {
         if self.manifest.is_packed() {
             let pack = self.manifest.pack(number)?;
-            let version = (!pack.etag.is_empty()).then(|| Version::ETag(pack.etag.to_owned()));
+            let version = pack.version().map(version_of);
             return Ok(SourceObject { key: pack.key.to_vec(), size: pack.size, version });
         }
         let file = self.manifest.file(FileIndex(number))?;
@@ -164,18 +165,15 @@ impl<B: ManifestBytes> Objects<B> {
 /// The entry of a mirror's manifest for the object of a number.
 fn known_in<B: ManifestBytes>(mirror: &Manifest<B>, number: u32) -> Result<Known, ManifestError> {
     if mirror.is_packed() {
-        let etag = mirror.pack(number)?.etag;
-        return Ok(match etag {
-            "" => Known::Unversioned,
-            etag => Known::Version(VersionTag::ETag(etag.to_owned().into())),
-        });
+        let version = mirror.pack(number)?.version();
+        return Ok(version.map_or(Known::Unversioned, |version| Known::Version(owned(version))));
     }
     let version = mirror.version(&mirror.file(FileIndex(number))?)?;
     Ok(version.map_or(Known::Nothing, |version| Known::Version(owned(version))))
 }
 
 /// The same version, borrowed from nothing.
-pub(super) fn owned(tag: VersionTag<'_>) -> VersionTag<'static> {
+fn owned(tag: VersionTag<'_>) -> VersionTag<'static> {
     match tag {
         VersionTag::ETag(etag) => VersionTag::ETag(etag.into_owned().into()),
         VersionTag::MtimeSize { mtime_ns, size } => VersionTag::MtimeSize { mtime_ns, size },
