@@ -18,7 +18,7 @@ const LARGE_BYTES: usize = 1 << 20;
 /// The size of the memory of all large records, so that each fits into that of any other.
 const KEPT_BYTES: usize = bytes_for(extent_bytes(BLOCK_BYTES as u32));
 
-/// How many large records' memory is kept. Streams take and give back in turns, so a few are enough.
+/// The most large records whose memory is kept. Streams take and give back in turns, so a few are enough.
 const KEPT_MOST: usize = 8;
 
 static KEPT: Mutex<Kept> = Mutex::new(Kept { in_use: 0, free: Vec::new() });
@@ -73,7 +73,7 @@ impl Drop for RecordMemory {
         kept.in_use -= 1;
         kept.free.push(bytes);
         let most = kept.in_use.min(KEPT_MOST).min(kept.free.len());
-        // Unmapped after the lock is free.
+        // The lock is free while the kernel unmaps them.
         let too_many = kept.free.split_off(most);
         drop(kept);
         drop(too_many);
