@@ -3,11 +3,11 @@
 //! The cast: [`systems`] are Larder and its peers; [`peers`], [`meta`], [`fio`], [`loader`] and [`mlperf`] measure them
 //! [side by side](side_by_side). [`peers_net`] measures reads from another node, [`spread`] a large file that several
 //! nodes read at once, [`imports`] imports of generated objects and of folders, [`far_origin`] a cold epoch and a
-//! warm-up with an origin that is far away, [`plan`] reads with a plan, [`sync`] copies to another S3 server. [`outage`],
-//! [`restart`] and [`memory`] measure a whole [`node`]. [`controller`] measures larder-controller at scale, [`jobs`] its
-//! training jobs, [`extender`] the scheduler extender, and [`devices`] the device plugin. `reader` is the process that
-//! reads, `ceiling` reads the objects without any filesystem, `mount_stats` reads a mount's statistics, and `silence`
-//! keeps an S3 server from answering.
+//! warm-up with an origin that is far away, [`plan`] reads with a plan, [`sync`] copies to another S3 server.
+//! [`outage`], [`restart`] and [`memory`] measure a whole [`node`]. [`controller`] measures larder-controller at scale,
+//! [`jobs`] its training jobs, [`extender`] the scheduler extender, and [`devices`] the device plugin. `reader` is the
+//! process that reads, `ceiling` reads the objects without any filesystem, `mount_stats` reads a mount's statistics,
+//! and `silence` keeps an S3 server from answering.
 //!
 //! Invariant: every figure is counted or timed, never derived from an expected value.
 

@@ -3,8 +3,8 @@
 //! The cast: [`run`] lets the [`Tool`]s take turns, in every round; `outcome` has the figures and their table.
 //!
 //! Invariants: all tools copy the same objects between two servers that seem equally far away, as many at a time. Each
-//! copy goes to a new, empty server, and every object there is read and compared afterwards. What a second run of a
-//! tool costs is measured too, when nothing is missing.
+//! copy goes to a new, empty server, and every object there is read and compared afterwards. A second run of each tool,
+//! when nothing is missing, is measured too.
 
 mod outcome;
 

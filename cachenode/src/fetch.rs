@@ -406,7 +406,7 @@ impl Fetcher {
         fetched.inspect_err(|error| self.context.fetch_failed(part.block, error))
     }
 
-    /// What to fetch for a part of a block. None: the whole block.
+    /// The fetch for a part of a block. None: the whole block.
     fn next_piece(&self, file: FileIndex, part: &BlockPart) -> Option<Miss> {
         if self.takes_pieces(file, part.block) { self.context.window.next_piece(part) } else { None }
     }

@@ -4,13 +4,13 @@
 //! which of them answers; `copy` finds an object of the snapshot in a mirror, by the mirror's manifest.
 //!
 //! Places are read in this order: those that are near by the node's labels first, then by cost; the dataset's own
-//! origin is before all others of its cost. A read goes to the first that is well. If it fails there, or
-//! the object is not there as the manifest says, it goes on at the next, from the byte at which it stopped. A place that
-//! gives nothing for 10 s while somebody waits is left, and with it go the reads that wait there; it is asked again 5 to
-//! 55 s apart, and used again once it answers.
+//! origin is before all others of its cost. A read goes to the first that is well. If it fails there, or the object is
+//! not there as the manifest says, it goes on at the next, from the byte at which it stopped. A place that gives
+//! nothing for 10 s while a read waits is left, and with it go the reads that wait there; it is asked again 5 to 55 s
+//! apart, and used again once it answers.
 //!
 //! Invariant: a mirror is used only with a manifest that names the snapshot that is read. So bytes are those of the
-//! snapshot wherever they come from, and the cache needs not know where that was. The dataset's own origin is always
+//! snapshot wherever they come from, and the cache need not know where that was. The dataset's own origin is always
 //! among the places.
 
 mod copy;
@@ -50,11 +50,8 @@ const PROBE_FIRST: Duration = Duration::from_secs(5);
 const PROBE_LAST: Duration = Duration::from_secs(50);
 const PROBE_MOST: Duration = Duration::from_secs(5);
 
-/// How often a mirror is looked at that does not have the snapshot.
+/// The pause before a mirror without the snapshot is looked at again.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-
-/// The most places of a dataset.
-pub(crate) const PLACES_MOST: usize = 17;
 
 /// The labels of the node, which may change.
 #[derive(Debug, Default)]
@@ -70,7 +67,7 @@ impl NodeLabels {
     }
 }
 
-/// What all datasets of a node have in common.
+/// The context that all datasets of a node share.
 #[derive(Clone, Debug)]
 pub(crate) struct Surroundings {
     pub(crate) home: Home,
@@ -102,7 +99,7 @@ pub(crate) struct Mirrors {
 /// The labels of the node at some time.
 type LabelsNow = Arc<BTreeMap<String, String>>;
 
-/// What the readers of a dataset know of its places. Outlives the credentials with which they are read.
+/// The places of a dataset and their state, which all of its readers share. Outlives the credentials of the places.
 #[derive(Debug)]
 pub(crate) struct Places {
     url: OriginUrl,
@@ -131,7 +128,7 @@ struct Place {
     failures: AtomicU64,
 }
 
-/// What is known of the snapshot in a mirror.
+/// The state of the snapshot in a mirror.
 #[derive(Clone, Debug)]
 enum CopyState {
     /// It is not there, or not known to be; why.
@@ -140,8 +137,8 @@ enum CopyState {
 }
 
 impl Mirrors {
-    /// Reads `manifest` from these places. `before` are the places of the same dataset, if it is open:
-    /// they are used again if they are the same.
+    /// Reads `manifest` from these places. `before` are the places of the same dataset, if it is open: they are used
+    /// again if they are the same.
     pub(crate) fn new(
         manifest: &Arc<MappedManifest>,
         configs: Vec<PlaceConfig>,
@@ -167,7 +164,7 @@ impl Mirrors {
         Self { places, origins, skipped: 0 }
     }
 
-    /// What outlives this in the next [`Self::new`].
+    /// The places, for the next [`Self::new`].
     pub(crate) fn known(&self) -> &Arc<Places> {
         &self.places
     }
@@ -366,7 +363,8 @@ impl Places {
         let place = &self.places[at];
         if place.health.leave() {
             add(&self.around.counters.left, 1);
-            warn!(origin = %place.url, place = place.name(), "the origin gives nothing for 10 s: others are read instead");
+            let (origin, place) = (&place.url, place.name());
+            warn!(%origin, place, "the origin gives nothing for 10 s: others are read instead");
             tokio::spawn(ask_again(Arc::downgrade(self), at, key.to_vec()));
         }
     }

@@ -243,6 +243,7 @@ impl Sharing {
 mod tests {
     use larder_peers::{PeersConfig, Security};
     use tokio::sync::watch;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
@@ -313,6 +314,10 @@ mod tests {
         let sharing = Sharing::new(Arc::clone(&peers), CacheId([7; 32]), replicated, None);
         let key = PlaceKey::of_origin("s3://bucket").name(b"a").number(0);
         list([("a", "z1"), ("b", "z1"), ("c", "z2")]);
+        tokio::spawn(Arc::clone(&peers).run(CancellationToken::new()));
+        while !peers.is_up("b") {
+            tokio::task::yield_now().await;
+        }
         let near = RoutePeer { name: "b".into(), forwarded: true, cached_only: true };
         assert_eq!(sharing.near_owners(key), [near]);
         list([("a", ""), ("b", ""), ("c", "z2")]);

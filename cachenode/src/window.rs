@@ -196,7 +196,7 @@ impl Window {
             || (may_be_lost && inner.were_read.iter().any(|read| is_recent(&read)))
     }
 
-    /// What to fetch for a part of a block of a large file that is nowhere here. None: the whole block.
+    /// The fetch for a part of a block of a large file that is nowhere here. None: the whole block.
     pub(crate) fn next_piece(&self, part: &BlockPart) -> Option<Miss> {
         if self.allows_pieces { self.lock().pieces.next(part) } else { None }
     }

@@ -19,7 +19,7 @@
 //! A job with a [`sweep`] has no part in a round: it only creates other jobs, its trials.
 //!
 //! Between rounds, [`job_state`] keeps the state of one job, and [`index`] keeps everything known about jobs.
-//! [`flavors`] are kinds of nodes of which queues have quota. [`outages`] tells outages of a zone from lost nodes.
+//! [`flavors`] are kinds of nodes of which queues have quota. [`outages`] separates outages of a zone from lost nodes.
 //! [`leftover_pods`] are pods that outlive their jobs, and [`queued_pods`] pods of other programs in queues, with
 //! [`pod_decisions`] and [`pod_waits`]. [`counts`] are counters for operators. [`objects`] and [`mod@read`] reduce API
 //! objects to the fields that decisions need. [`discovery`] detects whether the cluster supports training jobs.

@@ -190,7 +190,7 @@ impl Node {
         let Attributes { pod, identity, owner, ownership, .. } = &attributes;
         let is_shared = owner.is_some() && secret.is_none() && !matches!(identity, Identity::Pod(_));
         if is_shared && !attributes.mirrors.is_empty() {
-            // What is cached would be everybody's, and the mirrors are the tenant's.
+            // Everybody would read the cached bytes, and the mirrors are the tenant's.
             return Err(AttributeError::value("mirrors", "needs a Secret with the dataset's keys").into());
         }
         let credentials = match identity {

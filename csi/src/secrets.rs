@@ -98,8 +98,8 @@ pub fn check_keys(given: Option<&Credentials>, spec: &DatasetSpec, must: bool) -
 }
 
 /// Parses the node-publish secrets. `inline` is true if a pod author wrote them. Returns `None` if there are none;
-/// larderd then uses its own identity. Keys of a mirror have its name and a dot before theirs, and so have the variables
-/// that they set.
+/// larderd then uses its own identity. Keys of a mirror have its name and a dot before theirs, and so have the
+/// variables that they set.
 pub fn credentials(secrets: &HashMap<String, String>, inline: bool) -> Result<Option<Credentials>, AttributeError> {
     let mut own = HashMap::new();
     let mut of_mirrors: BTreeMap<&str, HashMap<String, String>> = BTreeMap::new();

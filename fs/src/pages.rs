@@ -32,8 +32,8 @@ pub(crate) struct Pages {
 impl Pages {
     /// The page cache of the mount with this connection.
     pub(crate) fn new(fuse: Arc<OwnedFd>, inodes: Inodes) -> Self {
-        // Not the numbers of an earlier process, whose answers may still come. In a container, it has had the same id. 0
-        // is none.
+        // No number of an earlier process, whose answers may still come; in a container, that process had the same id.
+        // 0 is no number.
         let next = UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64);
         Self { fuse, inodes, next: AtomicU64::new(next), waiting: Mutex::default() }
     }

@@ -111,8 +111,8 @@ impl Env {
         self.get(IDENTITY_TOKEN).filter(|_| self.get(unsigned).is_none())
     }
 
-    /// The variables for the mirror `name`: those of its own, whose names begin with its name and a dot, in place of all
-    /// others that give access to origins. If it has none, those of the dataset.
+    /// The variables for the mirror `name`: those of its own, whose names begin with its name and a dot, in place of
+    /// all others that give access to origins. If it has none, those of the dataset.
     pub fn of_mirror(&self, name: &str) -> Self {
         let prefix = format!("{name}.");
         let own = self.iter().filter_map(|(name, value)| Some((name.strip_prefix(&*prefix)?, value)));

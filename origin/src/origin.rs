@@ -128,8 +128,8 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
         Ok(false)
     }
 
-    /// The same data without the place that is read first, for a caller that got wrong bytes. `None` if there is no other
-    /// place.
+    /// The same data without the place that is read first, for a caller that got wrong bytes. `None` if there is no
+    /// other place.
     fn elsewhere(&self) -> Option<Arc<dyn Origin>> {
         None
     }

@@ -97,7 +97,7 @@ pub fn decision(note: Note, settings: &Settings) -> Option<Decision> {
     })
 }
 
-/// A rate limit for keeping decisions: in [`TURN_SECONDS`] at most as many nodes as the ring holds, because evaluating
+/// A rate limit for keeping decisions: in `TURN_SECONDS` at most as many nodes as the ring holds, because evaluating
 /// the nodes again takes as long as the answer did. In a burst of pods the excess decisions are not kept; they would
 /// push the others out of the ring before anybody has read them.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 #   azurite.sh install          installs the pinned version, unless it is there (half a minute)
 #   azurite.sh check            fails unless it is there
 #   azurite.sh start DIR PORT   starts a server, which keeps its blobs in memory, with the container larder-test,
-#                               and writes a token that may read, list and write there to DIR/sas
+#                               and writes a token that may read, list, write and delete there to DIR/sas
 #   azurite.sh stop DIR         stops it and removes its folder
 #
 # DIR must be empty or missing. The account is larder, its key larder-secret in base64. A guard also stops the server when
@@ -41,7 +41,7 @@ install() {
     mv -T "$AZURITE.$$" "$AZURITE"
 }
 
-# Creates a container by a signed request, for which curl has no signature, and prints a token that may read, list and write
+# Creates a container by a signed request, for which curl has no signature, and prints a token that may read, list, write, delete
 # there: prepare ENDPOINT ACCOUNT KEY CONTAINER
 prepare() {
     node -e '
@@ -54,7 +54,7 @@ prepare() {
         const signed = Object.entries(headers).map(([name, value]) => `${name}:${value}`);
         headers.authorization = `SharedKey ${account}:` +
             sign(["PUT", ...Array(11).fill(""), ...signed, `/${account}${url.pathname}`, "restype:container"]);
-        const [rights, end] = ["rcwl", "2099-01-01T00:00:00Z"];
+        const [rights, end] = ["rcwdl", "2099-01-01T00:00:00Z"];
         const sig = sign([rights, "", end, `/blob/${account}/${container}`, "", "", "", version, "c", ...Array(7).fill("")]);
         fetch(url, {method: "PUT", headers}).then((answer) => {
             console.log(String(new URLSearchParams({sv: version, sr: "c", sp: rights, se: end, sig})));

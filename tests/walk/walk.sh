@@ -68,6 +68,7 @@ docs/kubernetes/serving.md :: kind: Pod :: as above
 docs/kubernetes/serving.md :: kubectl logs -f tiny-model :: as above
 docs/kubernetes/jobs.md :: kubectl get pytorchjobs :: needs Kubeflow
 docs/kubernetes/jobs.md :: larder job top :: needs metrics-server
+docs/kubernetes/jobs.md :: larder job logs team-a/tune :: needs a trial that has run; a test of its own waits for some
 docs/kubernetes/queues.md :: kind: AdmissionCheck :: needs Kueue; a test of its own has it
 docs/kubernetes/operations.md :: helm upgrade :: needs the charts of a release; a test of its own upgrades them
 docs/kubernetes/operations.md :: configmap larder-endpoints :: needs an installation of 0.2

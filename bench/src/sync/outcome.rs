@@ -31,7 +31,7 @@ pub struct SyncConfig {
     pub binary: PathBuf,
 }
 
-/// What copies.
+/// A program that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tool {

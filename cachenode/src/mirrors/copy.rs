@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use larder_dataset::{Entry, FileIndex, ManifestError};
-use larder_import::{ObjectRange, object_range};
+use larder_import::{ObjectRange, object_range, version_of};
 use larder_origin::{ObjectInfo, Version};
 
 use crate::manifest_file::MappedManifest;
@@ -46,8 +46,7 @@ impl Copied {
     pub(super) fn object(&self, key: &[u8], range: Range<u64>) -> Option<ObjectRange> {
         if let Some(packs) = &self.packs {
             let pack = self.mirror.pack(*packs.get(key)?).ok()?;
-            let version = (!pack.etag.is_empty()).then(|| Version::ETag(pack.etag.to_owned()));
-            return Some(ObjectRange { key: key.to_vec(), range, version });
+            return Some(ObjectRange { key: key.to_vec(), range, version: pack.version().map(version_of) });
         }
         let file = self.mirror.file(file_of(&self.mirror, key)?).ok()?;
         object_range(&self.mirror, &file, range).ok()

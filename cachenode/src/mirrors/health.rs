@@ -1,7 +1,7 @@
 //! Whether an origin answers.
 //!
-//! Invariant: an origin counts as left from when it gave nothing for [`LEFT_AFTER`] while somebody waited, or failed all
-//! calls for that long, until it was seen to answer.
+//! Invariant: an origin counts as left once it gave nothing for [`LEFT_AFTER`] while a read waited, or failed all calls
+//! for that long, until it was seen to answer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -12,7 +12,7 @@ use crate::fetch::tests::manifest;
 const OWN: &str = "s3://bucket/data";
 const SIZE: u64 = 1000;
 
-/// What a scripted origin does with calls for objects.
+/// The behaviour of a scripted origin when it is called for objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Well,
@@ -23,7 +23,7 @@ enum Mode {
     Fails,
 }
 
-/// An origin in memory that does as it is told.
+/// An origin in memory with a scripted behaviour.
 #[derive(Debug)]
 struct Scripted {
     url: OriginUrl,

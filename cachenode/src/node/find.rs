@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, We
 use std::time::{Duration, Instant};
 
 use larder_dataset::environment::ANONYMOUS;
+use larder_dataset::mirrors::MIRRORS_MAX;
 use larder_dataset::{CacheId, CacheKey, Chain, DatasetSpec, Refresh, SnapshotId};
 use larder_import::{Progress, PublishError};
 use larder_origin::{Env, Origin, OriginConfig, OriginUrl, Sessions};
@@ -32,7 +33,7 @@ use crate::importing::Importer;
 use crate::kept_listing::age_of;
 use crate::kept_manifests::{KeptManifests, MOUNTS};
 use crate::manifest_file::{MappedManifest, open_manifest, order_of};
-use crate::mirrors::{Mirrors, NodeLabels, PLACES_MOST, PlaceConfig, Places, Surroundings};
+use crate::mirrors::{Mirrors, NodeLabels, PlaceConfig, Places, Surroundings};
 use crate::renewal::{Renewal, renewal};
 use crate::request::{Credentials, DatasetRequest, MirrorRequest};
 use crate::source::{ResolvedSource, SourceError, check_access, open_source, resolve, short_hash};
@@ -102,7 +103,7 @@ pub(super) struct Finder {
     importer: Importer,
     runtime: Handle,
     look_ups: Arc<LookUps>,
-    /// What the readers of each mount with mirrors know of its places.
+    /// The places of each mount with mirrors, and their state.
     places: Mutex<HashMap<String, Weak<Places>>>,
     mirror_counters: Arc<MirrorCounters>,
     /// The labels of the node.
@@ -292,7 +293,7 @@ impl Finder {
             opened.ok().map(|origin| PlaceConfig { mirror: Some(mirror.clone()), origin, place })
         };
         let mut places = vec![PlaceConfig { mirror: None, origin: Arc::clone(&own), place: String::new() }];
-        places.extend(request.mirrors.iter().take(PLACES_MOST - 1).filter_map(open));
+        places.extend(request.mirrors.iter().take(MIRRORS_MAX).filter_map(open));
         if places.len() == 1 {
             return own;
         }

@@ -38,7 +38,7 @@ const UNKNOWN_USER: u32 = u32::MAX;
 /// The most blocks of all plans on their way. More would only wait in the queue of the origin.
 const COMING_MOST: usize = 256;
 
-/// So many small parts of a block, of the next items, have their readers fetch all of it.
+/// With this many small parts in a block, among this many next items, its readers would fetch all of it.
 const PARTS_OF_WHOLE: usize = 6;
 const PARTS_WITHIN: usize = 1024;
 

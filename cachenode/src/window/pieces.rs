@@ -27,8 +27,8 @@ use crate::memory::Permit;
 /// block costs no more than they did.
 const SIZES: [u32; 5] = [16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// Readers cover what they read if so many misses came before the present one in its block, in the mean of the last
-/// ones. Of 500 reads of 512 blocks, the last ones have one before them.
+/// Readers cover what they read if at least this many misses came before the present one in its block, in the mean of
+/// the last ones. Of 500 reads of 512 blocks, the last ones have one before them.
 const COVERS: f32 = 1.5;
 
 /// The part that the latest miss has in that mean.
@@ -41,7 +41,7 @@ const LARGE_PART: u32 = 4;
 /// the beginning of a file it does not do so yet.
 const BEGINS_BYTES: u32 = 64 << 10;
 
-/// How long a piece stays.
+/// The time for which a piece stays.
 const STAYS: Duration = Duration::from_secs(10);
 
 /// The most blocks whose misses are known. The oldest is forgotten, and begins with the smallest size again.
@@ -76,17 +76,17 @@ struct Piece {
     _memory: Permit,
 }
 
-/// What a miss of a reader here and there fetches.
+/// The fetch for a miss of a reader here and there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Miss {
-    /// What its reader waits for.
+    /// The piece that its reader waits for.
     pub(crate) piece: BlockPart,
     /// The whole block is fetched behind it.
     pub(crate) then_block: bool,
 }
 
 impl Misses {
-    /// What a miss of this part fetches, where readers cover what they read or not. None: the whole block, for which
+    /// The fetch for a miss of this part; `covers` if readers cover what they read. None: the whole block, for which
     /// the reader waits.
     fn next(&mut self, part: &BlockPart, covers: bool) -> Option<Miss> {
         let goes_on = self.count > 0 && (self.asked_end..=self.piece_end).contains(&part.start);
@@ -107,7 +107,7 @@ impl Misses {
 }
 
 impl Pieces {
-    /// What a miss of this part fetches. None: the whole block, for which the reader waits.
+    /// The fetch for a miss of this part. None: the whole block, for which the reader waits.
     pub(super) fn next(&mut self, part: &BlockPart) -> Option<Miss> {
         let mut misses = self.misses.get(&part.block).copied().unwrap_or_default();
         self.before += (misses.count as f32 - self.before) * LATEST;

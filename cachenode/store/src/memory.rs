@@ -12,13 +12,14 @@ use larder_dataset::BLOCK_BYTES;
 use crate::buffer::bytes_for;
 use crate::record::extent_bytes;
 
-/// A record of this size is large: the allocator would map its memory, and unmap it when the record has left.
-const LARGE_BYTES: usize = 1 << 20;
+/// A record of this size is large. It fills most of the memory that it gets, all of which may have pages from an earlier
+/// one: the memory that is held stays within a third of what the records are counted for.
+const LARGE_BYTES: usize = 3 << 20;
 
 /// The size of the memory of all large records, so that each fits into that of any other.
 const KEPT_BYTES: usize = bytes_for(extent_bytes(BLOCK_BYTES as u32));
 
-/// How many large records' memory is kept. Streams take and give back in turns, so a few are enough.
+/// The most large records whose memory is kept. Streams take and give back in turns, so a few are enough.
 const KEPT_MOST: usize = 8;
 
 static KEPT: Mutex<Kept> = Mutex::new(Kept { in_use: 0, free: Vec::new() });
@@ -73,7 +74,7 @@ impl Drop for RecordMemory {
         kept.in_use -= 1;
         kept.free.push(bytes);
         let most = kept.in_use.min(KEPT_MOST).min(kept.free.len());
-        // Unmapped after the lock is free.
+        // The lock is free while the kernel unmaps them.
         let too_many = kept.free.split_off(most);
         drop(kept);
         drop(too_many);
@@ -117,8 +118,10 @@ mod tests {
     #[test]
     fn the_memory_of_a_small_record_is_its_own() {
         let _turn = TURN.lock().unwrap();
-        let small = RecordMemory::new(111_000);
-        assert_eq!(counts(), (0, 0));
-        assert!(small.bytes.capacity() < 2 * 111_000);
+        for len in [111_000, 2 << 20] {
+            let small = RecordMemory::new(len);
+            assert_eq!(counts(), (0, 0));
+            assert!(small.bytes.capacity() < len + (1 << 20));
+        }
     }
 }

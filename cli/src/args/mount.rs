@@ -129,8 +129,8 @@ pub(crate) struct MountArgs {
     #[arg(long, hide = true)]
     pub(crate) announce: bool,
     /// Read from this mirror too, which `larder sync` made: when SRC fails, or before it with `first`. Settings follow
-    /// the URL, each after a comma: name=NAME, endpoint=URL, region=REGION, credentials-dir=DIR, cost=N and first. May be
-    /// repeated.
+    /// the URL, each after a comma: name=NAME, endpoint=URL, region=REGION, credentials-dir=DIR, cost=N and first. May
+    /// be repeated.
     #[arg(long, value_name = "URL[,SETTING...]", help_heading = "Origin")]
     pub(crate) mirror: Vec<MirrorFlag>,
     #[command(flatten)]

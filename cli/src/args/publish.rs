@@ -100,8 +100,8 @@ pub(crate) struct SyncArgs {
     /// Maximum bytes per second to copy, such as 200MiB/s. Default: no limit.
     #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
     pub(crate) max_rate: Option<u64>,
-    /// Remove the objects of DST that the snapshot does not have, once its manifest is stored. Without this flag nothing
-    /// is removed.
+    /// Remove the objects of DST that the snapshot does not have, once its manifest is stored. Without this flag
+    /// nothing is removed.
     #[arg(long)]
     pub(crate) delete: bool,
     /// Copy the files into packs of about 64 MiB, as `larder pack` does.
@@ -126,8 +126,8 @@ pub(crate) struct SyncArgs {
     /// Directory of the credentials for DST, as for --origin-credentials-dir. Default: those of SRC.
     #[arg(long, value_name = "DIR", help_heading = "Origin")]
     pub(crate) to_credentials_dir: Option<PathBuf>,
-    /// Use the files of --to-credentials-dir whose names begin with this, such as eu. for eu.AWS_ACCESS_KEY_ID. If there
-    /// are none, the credentials are those of SRC.
+    /// Use the files of --to-credentials-dir whose names begin with this, such as eu. for eu.AWS_ACCESS_KEY_ID. If
+    /// there are none, the credentials are those of SRC.
     #[arg(long, value_name = "PREFIX", requires = "to_credentials_dir", help_heading = "Origin")]
     pub(crate) to_credentials_prefix: Option<String>,
     /// Write a short JSON report to this file, even if the copy fails, for a pod's /dev/termination-log.

@@ -1,4 +1,4 @@
-//! Copies the current snapshot to each mirror that is kept. A copy is one Job, whose report is the last line of
+//! Copies the current snapshot to each mirror that is kept. A copy is one Job, whose report is that of
 //! `larder sync --report`. Objects that an earlier copy has left in the mirror are not copied again.
 
 use larder_api::names::ROLE_SYNC;
@@ -37,7 +37,7 @@ struct Failure {
 /// The progress of a copy.
 enum Progress {
     Ended(Seconds),
-    /// With what the mirror has, if a report tells.
+    /// With the contents of the mirror, if there is a report.
     Fails(String, Option<Outcome>),
     Runs,
     /// The job has ended. Its report is awaited until this time.
@@ -109,7 +109,7 @@ fn fingerprint(draft: &Draft<'_>, mirror: &MirrorSpec) -> String {
 fn begin(draft: &mut Draft<'_>, mirror: &MirrorSpec, snapshot: &str, purpose: &str, name: &str, nth: usize) {
     let bytes = draft.status.snapshots.iter().find(|known| known.id == snapshot).map(|known| known.bytes);
     let status = &mut draft.status.mirrors[nth];
-    // The first report tells how much of it the mirror has.
+    // The first report says how much of it the mirror has.
     (status.percent, status.behind_bytes) = (0, bytes.unwrap_or_default());
     let namespace = draft.key().namespace.clone();
     let job = pods::sync_job(draft, purpose, pods::sync_arguments(draft, mirror, snapshot));
@@ -158,20 +158,20 @@ fn note(draft: &mut Draft<'_>, snapshot: &str, nth: usize, progress: Progress) {
             }
             let message = format!("the mirror {} does not have snapshot {snapshot}: {error}", status.name);
             status.error = Some(error);
-            if draft.found(ConditionKind::Degraded).is_none() {
-                draft.find(ConditionKind::Degraded, true, Reason::MirrorBehind, message);
+            degrade(draft, message);
+        }
+        Progress::Runs => {
+            // The condition would come and go with each try of a copy that fails.
+            if let Some(error) = &status.error {
+                let message = format!("the mirror {} is behind: {error}", status.name);
+                degrade(draft, message);
             }
         }
-        Progress::Runs => fails_still(draft, nth),
         Progress::Reports(until) => draft.decision.again(until),
     }
 }
 
-/// Keeps the condition while a failed copy is tried again: it would come and go with each try.
-fn fails_still(draft: &mut Draft<'_>, nth: usize) {
-    let status = &draft.status.mirrors[nth];
-    let Some(error) = &status.error else { return };
-    let message = format!("the mirror {} is behind: {error}", status.name);
+fn degrade(draft: &mut Draft<'_>, message: String) {
     if draft.found(ConditionKind::Degraded).is_none() {
         draft.find(ConditionKind::Degraded, true, Reason::MirrorBehind, message);
     }

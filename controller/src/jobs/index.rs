@@ -48,7 +48,7 @@ pub struct Jobs {
     pub warm_requests: BTreeMap<Key, Vec<WarmRequest>>,
     /// Writes of jobs that wait to be executed.
     pub ready: BTreeMap<Key, Vec<Write>>,
-    /// What the last round has found out about each queue.
+    /// The findings of the last round about each queue.
     pub queue_reports: BTreeMap<String, Report>,
     /// The pods of each job.
     pub pods: BTreeMap<Key, BTreeSet<Key>>,
@@ -58,9 +58,9 @@ pub struct Jobs {
     pub orphans: BTreeSet<Key>,
     /// The pods of other programs that carry the label of a queue.
     pub queued: BTreeSet<Key>,
-    /// What was decided about these pods.
+    /// The decisions about these pods.
     pub pod_decisions: Decisions,
-    /// What the queues remember about those that wait.
+    /// The memory of the queues about those that wait.
     pub pod_waits: PodWaits,
     /// The room on each node that pods use.
     pub usage: Usage,

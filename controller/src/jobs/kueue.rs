@@ -19,8 +19,8 @@
 //!   be admitted with fewer pods. Flavors, and then checks, add labels, annotations, node labels and tolerations. If
 //!   these contradict each other, the Workload is finished as `FailedToStart`.
 //! - After `Evicted`, the pods are terminated. Only when all are gone is the quota given back (`admission` null,
-//!   `QuotaReserved` and `Admitted` False, `Requeued` True after a preemption or a loss of nodes). Kueue counts the pods
-//!   until then, and queues the job again afterwards.
+//!   `QuotaReserved` and `Admitted` False, `Requeued` True after a preemption or a loss of nodes). Kueue counts the
+//!   pods until then, and queues the job again afterwards.
 //! - `PodsReady` starts and stops Kueue's timeouts, if any are configured. `reclaimablePods` may only grow while the
 //!   job has quota. A pod is therefore counted there only if it is never recreated: it was permanently given up, or it
 //!   ended in a job that replaces single pods.

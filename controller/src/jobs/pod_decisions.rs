@@ -1,4 +1,4 @@
-//! What the queues decided about pods of other programs, until it is visible in the pods.
+//! The decisions of the queues about pods of other programs, until they are visible in the pods.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What the queues remember about pods of other programs that have no node yet. The next controller process begins anew.
+//! The memory of the queues about pods of other programs that have no node yet. The next controller process begins
+//! anew.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use crate::jobs::queue::{Waiting, pause_after};
 use crate::time::{Earliest, Seconds};
 use larder_kube::key::Key;
 
-/// What is remembered of the last decisions about a pod, as a job's record has it.
+/// The memory of the last decisions about a pod, as a job's record has it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodWait {
     pub uid: String,
@@ -32,7 +33,7 @@ pub struct PodWait {
 pub type PodWaits = BTreeMap<Key, PodWait>;
 
 impl PodWait {
-    /// What is remembered after another decision.
+    /// The memory after another decision.
     pub fn after(&self, waiting: &Waiting, now: Seconds) -> Self {
         let in_vain = self.in_vain.saturating_add(u32::from(waiting.in_vain));
         let pause = waiting.in_vain.then(|| now + pause_after(in_vain));

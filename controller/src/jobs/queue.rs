@@ -20,17 +20,17 @@
 //!
 //! Pods are preempted in this order: first the pods of elastic jobs above the minimum, from the lowest priority up, and
 //! in each job from the highest index down, but never index 0 and never below the role's `min`; then whole jobs. A job
-//! of the same queue is preempted only if its priority is lower; with an equal one, only its pods above the minimum are.
-//! A job of another queue in the cohort or tree is preempted if it borrows or has a lower priority, provided that the
-//! preempting job stays within its queue's nominal quota. If it does not, both conditions must hold. In a tree, this is
-//! seen from the level at which the two queues differ. The queue of the preempting job may forbid each of these
-//! ([`Queue::preemption`]). A job without a queue is preempted first, whatever its priority, by any job that stays within
-//! its queue's nominal quota. From jobs that are preempted only because they borrow, the pass takes no more than their
-//! queue has borrowed, in whole pods or whole jobs.
+//! of the same queue is preempted only if its priority is lower; with an equal one, only its pods above the minimum
+//! are. A job of another queue in the cohort or tree is preempted if it borrows or has a lower priority, provided that
+//! the preempting job stays within its queue's nominal quota. If it does not, both conditions must hold. In a tree,
+//! this is seen from the level at which the two queues differ. The queue of the preempting job may forbid each of these
+//! ([`Queue::preemption`]). A job without a queue is preempted first, whatever its priority, by any job that stays
+//! within its queue's nominal quota. From jobs that are preempted only because they borrow, the pass takes no more than
+//! their queue has borrowed, in whole pods or whole jobs.
 //!
-//! A job may have several choices of flavors, which are kinds of nodes with quota of their own ([`Job::fallbacks`]). All
-//! are tried in order, and then preemption is, in the same order. Amounts on a flavor are resources of their own, with
-//! names of their own ([`larder_api::queue::flavor`]).
+//! A job may have several choices of flavors, which are kinds of nodes with quota of their own ([`Job::fallbacks`]).
+//! All are tried in order, and then preemption is, in the same order. Amounts on a flavor are resources of their own,
+//! with names of their own ([`larder_api::queue::flavor`]).
 //!
 //! Where an autoscaler adds nodes for pending pods, the first job of a queue that has quota and lacks nodes starts
 //! without a plan ([`Job::may_await_nodes`]): its pods are what the autoscaler counts. Only one job of a queue waits

@@ -4,8 +4,8 @@
 //! has quota and there is room on a node; kube-scheduler then chooses its node. A pod that the queues stop is deleted.
 //! Its own controller may create another, which waits.
 //!
-//! A decision counts from the moment at which it is made, before it is visible in the pod. What a job has in its record
-//! while it waits, this process remembers of a pod.
+//! A decision counts from the moment at which it is made, before it is visible in the pod. While a pod waits, this
+//! process remembers what the record of a job would hold.
 
 use std::collections::BTreeMap;
 
@@ -56,8 +56,8 @@ pub fn counted(view: &ClusterView<'_>, again: &mut Earliest) -> (Vec<Job>, Vec<L
     (jobs, leftover)
 }
 
-/// What the queues decide about each pod now: those to release and those to end, and what is remembered of those without
-/// a node. `again` receives the times at which they decide again.
+/// The decisions of the queues now, about pods to release and pods to end, and the memory of those without a node.
+/// `again` receives the times at which the queues decide again.
 pub fn decide(
     view: &ClusterView<'_>,
     verdicts: &mut BTreeMap<Key, Verdict>,
@@ -92,7 +92,7 @@ pub fn decide(
     (decisions, waits)
 }
 
-/// What is remembered about a pod.
+/// The memory of a pod.
 fn wait(view: &ClusterView<'_>, pod: &Pod) -> PodWait {
     let before = view.jobs.pod_waits.get(&pod.meta.key).filter(|wait| wait.uid == pod.meta.uid);
     before.cloned().unwrap_or_else(|| PodWait { uid: pod.meta.uid.clone(), ..PodWait::default() })

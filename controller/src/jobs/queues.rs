@@ -16,18 +16,18 @@ use crate::jobs::queue::{Job, LeftoverPod, Queue, Stop};
 use crate::time::Seconds;
 use larder_kube::pod::amounts::Amounts;
 
-/// What a round finds out about a queue.
+/// The findings of a round about a queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// The status, without its condition.
     pub status: QueueStatus,
-    /// What is wrong with the place of the queue or with its flavors.
-    pub oddity: Option<Oddity>,
+    /// The problem with the place of the queue or with its flavors.
+    pub problem: Option<Problem>,
 }
 
-/// What is wrong with a queue, although its spec is valid.
+/// A problem of a queue whose spec is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Oddity {
+pub struct Problem {
     /// Its jobs can start nevertheless.
     pub is_open: bool,
     pub reason: &'static str,
@@ -64,11 +64,11 @@ fn cyclic(name: &str, cycle: &str) -> String {
     format!("queue {name} is closed: {cycle} (spec.parent); remove spec.parent of one of them")
 }
 
-/// What is wrong with a queue among all queues.
-pub fn oddity(object: &QueueObject, queue: &Queue, names: &BTreeSet<&str>, flavors: &[Flavor]) -> Option<Oddity> {
-    let odd = |is_open: bool, reason: &'static str, message: String| Some(Oddity { is_open, reason, message });
+/// The problem of a queue among all queues.
+pub fn problem(object: &QueueObject, queue: &Queue, names: &BTreeSet<&str>, flavors: &[Flavor]) -> Option<Problem> {
+    let found = |is_open: bool, reason: &'static str, message: String| Some(Problem { is_open, reason, message });
     if let Some(obstacle) = &queue.obstacle {
-        return odd(false, "ParentCycle", obstacle.clone());
+        return found(false, "ParentCycle", obstacle.clone());
     }
     let listed = object.queue.as_ref().map_or(&[][..], |checked| &checked.flavors);
     let is_known = |name: &&String| flavors.iter().any(|flavor| flavor.name == **name);
@@ -76,11 +76,11 @@ pub fn oddity(object: &QueueObject, queue: &Queue, names: &BTreeSet<&str>, flavo
     if !unknown.is_empty() {
         let names: Vec<&str> = unknown.into_iter().map(String::as_str).collect();
         let message = format!("the LarderSettings have no flavor {}: no job starts on it", names.join(" and no "));
-        return odd(!known.is_empty(), "FlavorMissing", message);
+        return found(!known.is_empty(), "FlavorMissing", message);
     }
     let has_parent = queue.parent.is_empty() || names.contains(queue.parent.as_str());
     let message = || format!("there is no queue {} (spec.parent): it neither lends nor borrows", queue.parent);
-    if has_parent { None } else { odd(true, "ParentMissing", message()) }
+    if has_parent { None } else { found(true, "ParentMissing", message()) }
 }
 
 /// The status of a queue, without its condition.
@@ -125,15 +125,15 @@ pub fn to_write(object: &QueueObject, report: Option<&Report>, now: Seconds) -> 
         Ok(_) => Some(report.filter(is_current)?),
         Err(_) => None,
     };
-    let oddity = report.and_then(|report| report.oddity.as_ref());
-    let of_oddity =
-        |oddity: &Oddity| Finding { is: oddity.is_open, reason: oddity.reason, message: oddity.message.clone() };
+    let problem = report.and_then(|report| report.problem.as_ref());
+    let of_problem =
+        |problem: &Problem| Finding { is: problem.is_open, reason: problem.reason, message: problem.message.clone() };
     let finding = match &object.queue {
         Err(error) => Finding { is: false, reason: "InvalidSpec", message: error.to_string() },
-        Ok(checked) if checked.stop.is_some() && oddity.is_none_or(|oddity| oddity.is_open) => {
+        Ok(checked) if checked.stop.is_some() && problem.is_none_or(|problem| problem.is_open) => {
             Finding { is: false, reason: "Stopped", message: "spec.stop is set".to_owned() }
         }
-        Ok(_) => oddity.map_or(Finding { is: true, reason: "Open", message: String::new() }, of_oddity),
+        Ok(_) => problem.map_or(Finding { is: true, reason: "Open", message: String::new() }, of_problem),
     };
     let none = QueueStatus { observed_generation: Some(object.generation), ..QueueStatus::default() };
     let conditions = vec![condition("Active", finding, object.generation, &object.status.conditions, now)];

@@ -38,9 +38,9 @@ pub struct Round {
     /// The warm requests of jobs, by dataset.
     pub warm_requests: BTreeMap<Key, Vec<WarmRequest>>,
     pub queues: BTreeMap<String, Report>,
-    /// What was decided about pods of other programs.
+    /// The decisions about pods of other programs.
     pub pods: Decisions,
-    /// What the queues remember about pods of other programs that wait.
+    /// The memory of the queues about pods of other programs that wait.
     pub pod_waits: PodWaits,
     /// When the next round is due if nothing changes before.
     pub again_at: Option<Seconds>,
@@ -96,8 +96,8 @@ pub fn round(
     for queue in &all {
         if let Some(object) = view.jobs.queues.get(&Key::cluster(&queue.name)) {
             let status = queues::status(object, queue, &jobs, &leftover);
-            let oddity = queues::oddity(object, queue, &names, view.flavors);
-            round.queues.insert(queue.name.clone(), Report { status, oddity });
+            let problem = queues::problem(object, queue, &names, view.flavors);
+            round.queues.insert(queue.name.clone(), Report { status, problem });
         }
     }
     let in_phase = |phase: Phase| decided.iter().filter(|decided| decided.job.phase() == phase).count();

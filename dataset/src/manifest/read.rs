@@ -324,10 +324,7 @@ impl<B: ManifestBytes> Manifest<B> {
                 let etag = self.sections.string(StringRef(u64_at(&file.version, 0)))?;
                 Some(VersionTag::ETag(Cow::Borrowed(std::str::from_utf8(etag).map_err(|_| corrupt("version tag"))?)))
             }
-            tag::PACKED => {
-                let pack = self.pack(u32_at(&file.version, 0))?;
-                (!pack.etag.is_empty()).then_some(VersionTag::ETag(Cow::Borrowed(pack.etag)))
-            }
+            tag::PACKED => self.pack(u32_at(&file.version, 0))?.version(),
             _ => return Err(corrupt("version tag")),
         })
     }

@@ -1,5 +1,8 @@
 //! The rows of a manifest, decoded.
 
+use std::borrow::Cow;
+
+use super::version_tag::VersionTag;
 use crate::block::{self, BlockIndex, BlockPart};
 use crate::snapshot::SnapshotId;
 
@@ -146,6 +149,13 @@ pub struct Pack<'a> {
     pub size: u64,
     /// The pack's ETag as the origin sends it; empty for a local folder.
     pub etag: &'a str,
+}
+
+impl<'a> Pack<'a> {
+    /// The version of the pack's object. `None` in a local folder, where blocks have CRCs instead.
+    pub fn version(&self) -> Option<VersionTag<'a>> {
+        (!self.etag.is_empty()).then_some(VersionTag::ETag(Cow::Borrowed(self.etag)))
+    }
 }
 
 /// Counts and sizes of a whole snapshot.

@@ -87,8 +87,8 @@ pub use status::{
 pub struct DatasetSpec {
     /// Where the files are.
     pub origin: Origin,
-    /// Copies in other origins, as `larder sync` makes them. A node reads the nearest of these and of `origin`, then the
-    /// cheapest, and goes on at the next when one fails.
+    /// Copies in other origins, as `larder sync` makes them. A node reads the nearest of these and of `origin`, then
+    /// the cheapest, and goes on at the next when one fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
@@ -247,11 +247,11 @@ pub struct MirrorOrigin {
     /// URL of the bucket and prefix: `s3://bucket/prefix`, `gs://` or `az://`.
     #[schemars(schema_with = "schemas::url")]
     pub source: String,
-    /// URL of the S3 server; by default that of `spec.origin`, if both are of one kind of store.
+    /// URL of the S3 server; by default that of the dataset's own origin, if both are of one kind of store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::url")]
     pub endpoint: Option<String>,
-    /// Region of the bucket; by default that of `spec.origin`, if both are of one kind of store.
+    /// Region of the bucket; by default that of the dataset's own origin, if both are of one kind of store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9_-]+$')")

@@ -92,8 +92,8 @@ pub struct QueueSpec {
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("spec.cohort must consist of lower-case letters, digits and hyphens"))]
     pub cohort: Option<String>,
-    /// The queue above this one. Queues below one queue lend to each other and to it, and `borrow` and `lend` of a queue
-    /// are limits of all queues below it together.
+    /// The queue above this one. Queues below one queue lend to each other and to it, and `borrow` and `lend` of a
+    /// queue are limits of all queues below it together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
@@ -199,7 +199,7 @@ impl Preemption {
     }
 }
 
-/// Which jobs are preempted.
+/// The jobs that are preempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Preempts {

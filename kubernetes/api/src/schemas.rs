@@ -74,12 +74,12 @@ pub(crate) fn restart_scope(_: &mut SchemaGenerator) -> Schema {
     one_of(&["worker", "job"])
 }
 
-/// What happens when a pod crashes.
+/// The action when a pod crashes.
 pub(crate) fn restart_action(_: &mut SchemaGenerator) -> Schema {
     one_of(&["fail", "restartPod", "restartRole", "restartJob", "ignore"])
 }
 
-/// What is awaited of a role.
+/// The awaited state of a role.
 pub(crate) fn until(_: &mut SchemaGenerator) -> Schema {
     one_of(&["ready", "done"])
 }
@@ -94,7 +94,7 @@ pub(crate) fn scale(_: &mut SchemaGenerator) -> Schema {
     one_of(&["linear", "log"])
 }
 
-/// Which number is the best.
+/// The choice of the best number.
 pub(crate) fn goal(_: &mut SchemaGenerator) -> Schema {
     one_of(&["minimize", "maximize"])
 }

@@ -1,6 +1,6 @@
 //! The `LarderSettings` of a cluster: the lists that admission policies compare objects with, and the flavors of its
-//! nodes. A policy follows all objects of the kind that its parameters have, so the lists are in a kind of their own and
-//! not in ConfigMaps.
+//! nodes. A policy follows all objects of the kind that its parameters have, so the lists are in a kind of their own
+//! and not in ConfigMaps.
 
 #![expect(unreachable_pub, reason = "the derive of schemas copies each public struct into a function")]
 
@@ -44,8 +44,8 @@ pub struct LarderSettingsSpec {
     /// and jobs of queues preempt them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub jobs_without_queue: bool,
-    /// Kinds of nodes, such as those with one model of GPU, or a pool of nodes. Queues have quotas of them. A node is of
-    /// one flavor at most.
+    /// Kinds of nodes, such as those with one model of GPU, or a pool of nodes. Queues have quotas of them. A node is
+    /// of one flavor at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(

@@ -267,8 +267,8 @@ pub struct Role {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub max: Option<u32>,
-    /// The roles whose pods must be ready, or done, before pods of this role are created. Each of them comes before this
-    /// role in the list. The room of all roles is reserved together.
+    /// The roles whose pods must be ready, or done, before pods of this role are created. Each of them comes before
+    /// this role in the list. The room of all roles is reserved together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 15))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["role".to_owned()]))]
@@ -289,13 +289,13 @@ pub struct StartsAfter {
     /// The name of the role.
     #[schemars(length(max = 15))]
     pub role: String,
-    /// What is awaited: that all its pods are `ready` (default), or `done`.
+    /// The awaited state of all its pods: `ready` (default) or `done`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::until")]
     pub until: Option<Until>,
 }
 
-/// What is awaited of the pods of a role before those of another role are created.
+/// The state of the pods of a role that is awaited before those of another role are created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Until {
@@ -409,7 +409,7 @@ pub struct Restart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub in_place: Option<u32>,
-    /// What happens when a pod crashes: the first rule that matches its role and its exit code decides. Without one,
+    /// The rules for pods that crash: the first rule that matches the role and the exit code decides. Without one,
     /// `scope` does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -454,7 +454,7 @@ pub struct RestartRule {
     pub action: RestartAction,
 }
 
-/// What happens when a pod crashes.
+/// The action when a pod crashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum RestartAction {

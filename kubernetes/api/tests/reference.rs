@@ -64,18 +64,21 @@ fn kind(name: &str, field: &Value) -> String {
     match (name, field["type"].as_str(), field["format"].as_str()) {
         ("template", ..) => "`PodTemplateSpec`".to_owned(),
         ("conditions", ..) => "list of `Condition`".to_owned(),
-        (_, Some("array"), _) => {
-            let of = kind("", &field["items"]);
-            format!("list of {of}{}", if of.ends_with('s') { "" } else { "s" })
-        }
+        (_, Some("array"), _) => format!("list of {}", several(&field["items"])),
         (_, Some("object"), _) if field["additionalProperties"].is_object() => {
-            format!("map to {}s", kind("", &field["additionalProperties"]))
+            format!("map to {}", several(&field["additionalProperties"]))
         }
         (_, Some("string"), Some("date-time")) => "time".to_owned(),
         (_, Some(other), _) => other.to_owned(),
         (_, None, _) if field["x-kubernetes-int-or-string"] == true => "integer or string".to_owned(),
         (_, None, _) => panic!("{name} has no type: {field}"),
     }
+}
+
+/// The plural of a type in words.
+fn several(field: &Value) -> String {
+    let one = kind("", field);
+    if one.ends_with('s') { one } else { one + "s" }
 }
 
 /// The default of a field: from the schema, or else from its description.

@@ -52,3 +52,4 @@ pub use publish::{
 };
 pub use sync::{Before, SyncError, SyncOptions, Synced, check_mirror, sync};
 pub use verify::{Problems, VerifyError, VerifyReport, verify_origin};
+pub use version::version_of;

@@ -92,7 +92,7 @@ pub struct Before<B> {
     pub source: Option<Manifest<B>>,
 }
 
-/// What a copy did, or would do.
+/// The outcome of a copy, or of a dry run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Synced {
     /// The objects of the snapshot.
@@ -195,7 +195,7 @@ pub async fn sync<B: ManifestBytes + Send + Sync + 'static>(
     Ok(done)
 }
 
-/// What is known before the mirror is listed.
+/// The facts that are known before the mirror is listed.
 struct Prepared<B> {
     objects: Arc<Objects<B>>,
     known: Vec<Known>,
@@ -275,7 +275,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Copies the objects, and ends at the first that cannot be copied. What was copied until then is noted.
+    /// Copies the objects, and ends at the first that cannot be copied. The copies until then are noted.
     async fn copy<B: ManifestBytes + Send + Sync + 'static>(
         &mut self,
         copier: &Arc<Copier<B>>,

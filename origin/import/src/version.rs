@@ -22,7 +22,7 @@ pub(crate) fn into_tag(version: Version) -> VersionTag<'static> {
 }
 
 /// Converts a manifest's version to the origin's type.
-pub(crate) fn version_of(tag: VersionTag<'_>) -> Version {
+pub fn version_of(tag: VersionTag<'_>) -> Version {
     match tag {
         VersionTag::ETag(etag) => Version::ETag(etag.into_owned()),
         VersionTag::MtimeSize { mtime_ns, size } => Version::MtimeSize { mtime_ns, size },

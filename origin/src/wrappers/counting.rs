@@ -109,4 +109,8 @@ impl Origin for Counting {
     ) -> Result<Version, OriginError> {
         self.counted(&self.puts, self.inner.put_stream(key, chunks).await)
     }
+
+    async fn delete(&self, key: &[u8]) -> Result<(), OriginError> {
+        self.inner.delete(key).await
+    }
 }

@@ -28,7 +28,7 @@ pub enum Operation {
     Head,
     /// `read_all`
     ReadAll,
-    /// `put` and `put_stream`
+    /// `put`, `put_stream` and `delete`
     Put,
 }
 
@@ -171,5 +171,10 @@ impl Origin for Faulty {
     ) -> Result<Version, OriginError> {
         self.fault(Operation::Put, key, None).await?;
         self.inner.put_stream(key, chunks).await
+    }
+
+    async fn delete(&self, key: &[u8]) -> Result<(), OriginError> {
+        self.fault(Operation::Put, key, None).await?;
+        self.inner.delete(key).await
     }
 }

@@ -67,4 +67,9 @@ impl Origin for Slow {
         tokio::time::sleep(self.latency).await;
         self.inner.put_stream(key, chunks).await
     }
+
+    async fn delete(&self, key: &[u8]) -> Result<(), OriginError> {
+        tokio::time::sleep(self.latency).await;
+        self.inner.delete(key).await
+    }
 }

@@ -14,7 +14,7 @@ from ._plan import LEASE, Item, Plan
 # Items that are taken from an iterable before they are wanted.
 LOOK_AHEAD = 4096
 
-# The mount learns where the reader is after so many files, or so many seconds.
+# The mount learns where the reader is after this many files, or this many seconds.
 FILES_APART = 32
 SECONDS_APART = 2.0
 

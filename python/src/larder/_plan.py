@@ -14,7 +14,7 @@ from ._mount import PathLike, find_mount, is_below
 # Asked of a mount in one step, so that no step takes long: half a millisecond with rows, some with paths.
 CALLS_AT_ONCE = 8
 
-# A plan without a sign of its program ends after so many seconds.
+# A plan without a sign of its program ends after this many seconds.
 LEASE = 60.0
 
 # Folders and files whose places in the mount are remembered.

@@ -1,7 +1,8 @@
-"""Ranks that meet at their first one by the variables of a framework, without the framework: meet.py FRAMEWORK [SECONDS]
+"""Ranks that meet by the variables of a framework, without the framework: meet.py FRAMEWORK [SECONDS]
 
-FRAMEWORK is jax, paddle or xgboost. The first rank listens at the address that its variables name, and ends once all others
-have called; the others call it, and end once it has answered. All end with 1 if that takes longer than SECONDS (60).
+FRAMEWORK is jax, paddle or xgboost. The first rank listens at the address that its variables name, and ends once all
+others have called; the others call it, and end once it has answered. All end with 1 if that takes longer than SECONDS
+(60).
 
 Prints one line of JSON: {"rank": 0, "size": 2, "called": [1]}
 """
@@ -55,7 +56,8 @@ def call():
     """Calls the first rank, whose name or program may not be there yet."""
     while True:
         try:
-            with socket.create_connection((HOST, int(PORT)), timeout=5) as connection, connection.makefile("rw") as stream:
+            connection = socket.create_connection((HOST, int(PORT)), timeout=5)
+            with connection, connection.makefile("rw") as stream:
                 print(RANK, file=stream, flush=True)
                 if stream.readline().strip() == "met":
                     return []

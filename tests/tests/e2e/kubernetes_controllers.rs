@@ -1,5 +1,5 @@
-//! Jobs of other controllers in a queue of a real Kueue: they wait for their data, are grouped for the scheduler, and are
-//! explained. Larder has no code for any of these kinds.
+//! Jobs of other controllers in a queue of a real Kueue: they wait for their data, are grouped for the scheduler, and
+//! are explained. Larder has no code for any of these kinds.
 //!
 //! As in [`kubernetes_kueue`](crate::kubernetes_kueue), the data is stood in for. The pods need no program of their
 //! framework: what counts is when they get nodes, and which labels and owners they have.

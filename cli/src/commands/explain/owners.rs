@@ -1,6 +1,6 @@
-//! What a pod belongs to: its Job, the JobSet that has made the Job, and so on up to the object that a user has
-//! submitted; and the Workload of Kueue that has their quota. Owners are followed by their references, so no kind of job
-//! is known here.
+//! The owners of a pod: its Job, the JobSet that has made the Job, and so on up to the object that a user has
+//! submitted; and the Workload of Kueue that has their quota. Owners are followed by their references, so no kind of
+//! job is known here.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ use crate::output::cell;
 /// The most owners that are followed. From a pod of a TrainJob, it is three to the TrainJob.
 const OWNERS_MAX: usize = 8;
 
-/// What a pod belongs to, as far as the user may read it.
+/// The owners and the Workload of a pod, as far as the user may read them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Belongs {
     /// From the object that was submitted to the one that made the pod.
@@ -40,7 +40,7 @@ pub(super) struct Queued {
     name: String,
     /// Its LocalQueue.
     queue: String,
-    /// What it waits for, or that it has quota.
+    /// Its state in words: the reason why it waits, or that it has quota.
     state: String,
 }
 
@@ -63,7 +63,7 @@ impl Belongs {
     }
 }
 
-/// What a pod of this namespace belongs to, and notes about what cannot be read.
+/// The owners and the Workload of a pod of this namespace, and notes about objects that cannot be read.
 pub(super) async fn of(cluster: &Cluster, namespace: &str, pod: &ObjectMeta) -> (Belongs, Vec<String>) {
     let (mut belongs, mut notes) = (Belongs::default(), Vec::new());
     let mut uids: Vec<String> = pod.uid.iter().cloned().collect();

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_of_the_job_and_of_its_pods_are_told_from_those_of_others() {
+    fn events_of_the_job_and_of_its_pods_are_distinguished_from_those_of_others() {
         let roles = json!([{"name": "worker", "template": {}}, {"name": "ps", "template": {}}]);
         let metadata = json!({"name": "resnet", "uid": "u"});
         let job = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata,

@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn an_unknown_field_is_left_for_the_cluster_to_reject() {
-        let found = read_text(&JOB.replace("type: single", "type: single, priority: 3")).unwrap();
-        assert_eq!(found[0].value["spec"]["priority"], 3);
+        let found = read_text(&JOB.replace("type: single", "type: single, colour: 3")).unwrap();
+        assert_eq!(found[0].value["spec"]["colour"], 3);
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn row(object: DynamicObject, used: &BTreeMap<PodKey, [u64; 2]>) -> Option<Row> 
     })
 }
 
-/// One row for each job, from the sorted rows of pods. What is unknown of a pod counts as nothing.
+/// One row for each job, from the sorted rows of pods. Unknown amounts count as nothing.
 fn by_job(pods: Vec<Row>) -> Vec<Row> {
     let mut jobs: Vec<Row> = Vec::new();
     for pod in pods {

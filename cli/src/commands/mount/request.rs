@@ -104,8 +104,8 @@ fn mirror_name(nth: usize, mirror: &MirrorFlag) -> String {
     mirror.name.clone().unwrap_or_else(|| format!("mirror-{}", nth + 1))
 }
 
-/// The variables of the mirrors' own credentials, with the names of the mirrors before theirs. Errors: their directories
-/// cannot be read.
+/// The variables of the mirrors' own credentials, with the names of the mirrors before theirs. Errors: their
+/// directories cannot be read.
 pub(super) fn mirror_variables(args: &MountArgs) -> anyhow::Result<Vec<(String, String)>> {
     let mut variables = Vec::new();
     for (nth, mirror) in args.mirror.iter().enumerate() {

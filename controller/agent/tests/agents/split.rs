@@ -25,7 +25,8 @@ fn the_shares_of_all_pods_are_disjoint_even_and_complete() {
     }
     std::fs::write(data.join("top"), "x").unwrap();
     all.insert(data.join("top").display().to_string());
-    // What is not a file of the dataset: the mount's own folder, a link to a folder, a link to nothing, an empty folder.
+    // None of these is a file of the dataset: the mount's own folder, links to a folder and to nothing, an empty
+    // folder.
     std::fs::create_dir_all(data.join(".larder")).unwrap();
     std::fs::write(data.join(".larder/stats.json"), "x").unwrap();
     std::os::unix::fs::symlink("class 0", data.join("to a folder")).unwrap();

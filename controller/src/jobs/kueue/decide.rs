@@ -254,7 +254,8 @@ impl Situation<'_> {
         (self.wanted)(None).ok()?.update(workload)
     }
 
-    /// The write that requests more pods than the job's Workload allows, follows the job's spec, or gives the request up.
+    /// The write that requests more pods than the job's Workload allows, follows the job's spec, or gives the request
+    /// up.
     fn growth(&self, current: Option<&JobWorkload>, next: Option<&JobWorkload>) -> Option<Write> {
         match (current.filter(|current| self.outgrows(current)), next) {
             (Some(current), None) => Some((self.wanted)(Some(current)).ok()?.create()),

@@ -34,8 +34,8 @@ pub(super) fn slices<'a>(root: &str, uid: &str, workloads: &[&'a JobWorkload]) -
     Slices { current, next, others }
 }
 
-/// True if the Workload may run pods before it is admitted: it has quota, and replaces a Workload that was admitted. Its
-/// admission checks hold back only the additional pods.
+/// True if the Workload may run pods before it is admitted: it has quota, and replaces a Workload that was admitted.
+/// Its admission checks hold back only the additional pods.
 pub(super) fn continues(workload: &JobWorkload) -> bool {
     workload.replaces.is_some() && has_quota(workload)
 }

@@ -45,7 +45,7 @@ pub struct Terms {
     pub forgive_after: i64,
     /// How often the kubelet restarts the containers of a pod.
     pub in_place: u32,
-    /// What happens when a pod crashes: the first rule that matches decides, or else the scope.
+    /// The rules for pods that crash: the first that matches decides, or else the scope.
     pub rules: Vec<CheckedRule>,
     /// How long pods may take to be bound, in seconds; `None`: no limit.
     pub gang_timeout: Option<i64>,

@@ -88,8 +88,8 @@ pub struct Job {
     pub awaits_nodes: bool,
     /// The last decision had no time to look for its room ([`super::Waiting::is_passed_over`]).
     pub is_passed_over: bool,
-    /// As far as is known, it lacks nodes ([`super::Waiting::lacks_nodes`]). A job of which nothing is known has not had
-    /// its turn yet.
+    /// As far as is known, it lacks nodes ([`super::Waiting::lacks_nodes`]). A job of which nothing is known has not
+    /// had its turn yet.
     pub lacks_nodes: bool,
     /// No other job is preempted for it before this time, because pods of others took the room that was freed for it.
     pub preempts_after: Option<Seconds>,

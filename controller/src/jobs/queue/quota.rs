@@ -23,7 +23,7 @@ pub(super) struct Lack {
     pub(super) nominal: u64,
 }
 
-/// What a job of one queue may take from jobs of another.
+/// The limits within which a job of one queue takes from jobs of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Between {
     /// The job stays within the quota of its queue, or of the queues above it that are not above the other one.
@@ -124,8 +124,8 @@ impl<'a> Ledger<'a> {
             .all(|(resource, queue, balances)| balances.is_within(&self.tree, queue, queue, more.get(resource)))
     }
 
-    /// What a job of the queue `one` that needs `more` may take from the jobs of the queue `other`; `None` if they lend
-    /// each other nothing.
+    /// The limits within which a job of the queue `one` that needs `more` takes from the jobs of the queue `other`;
+    /// `None` if they lend each other nothing.
     pub(super) fn between(&self, one: &str, other: &str, more: &Amounts) -> Option<Between> {
         let (from, to) = (self.tree.find(one)?, self.tree.find(other)?);
         let (top, top_of_other) = self.tree.apart(from, to)?;
@@ -153,8 +153,8 @@ impl<'a> Ledger<'a> {
         self.limits(queue).any(|(_, queue, balances)| balances.is_over(&self.tree, queue))
     }
 
-    /// The dominant share of a queue, and before it those of the queues above, from the top down. Each is divided by the
-    /// weight: it is the largest fraction of the tree's quota that is used, over all resources.
+    /// The dominant share of a queue, and before it those of the queues above, from the top down. Each is divided by
+    /// the weight: it is the largest fraction of the tree's quota that is used, over all resources.
     pub(super) fn share(&self, queue: &str) -> Vec<u128> {
         let mut shares = Vec::new();
         for (_, queue, balances) in self.limits(queue) {

@@ -27,9 +27,9 @@ pub(super) fn surplus(job: &Job, role: usize, granted: u32) -> u32 {
     granted.saturating_sub(job.roles[role].min.max(1))
 }
 
-/// The smallest part to take so that it is enough; `None` if taking everything is not enough. `granted` is what each job
-/// has now. `keep` changes in `room` what a job keeps, from the first to the second; in the end, jobs keep what they
-/// have.
+/// The smallest part to take so that it is enough; `None` if taking everything is not enough. `granted` is what each
+/// job has now. `keep` changes in `room` what a job keeps, from the first to the second; in the end, jobs keep what
+/// they have.
 ///
 /// Assumes that taking more never makes it worse. First finds the shortest prefix of cuts that is enough. Then spares
 /// every whole job of that prefix that is not needed, and reduces each role to the pods that are needed.
@@ -174,7 +174,7 @@ mod tests {
         [cut(0, Some(0), 6), cut(1, Some(0), 4), cut(0, None, 1), cut(1, None, 1)]
     }
 
-    /// The fewest of these cuts, each job having so many pods, if this is enough, and how often that was asked.
+    /// The fewest of these cuts, each job having `pods` pods, if these are enough, and how often that was asked.
     fn of(cuts: &[Cut], pods: u32, is_enough: impl Fn(&Kept) -> bool) -> (Option<Kept>, usize) {
         let granted: Kept = cuts.iter().map(|cut| (cut.job, vec![pods])).collect();
         let (mut room, mut asked) = (granted.clone(), 0);

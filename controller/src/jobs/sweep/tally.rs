@@ -46,7 +46,7 @@ fn number(text: &str) -> Option<f64> {
 }
 
 impl Tally {
-    /// Reads the record of a sweep of so many trials. Without a readable record, no trial has been counted.
+    /// Reads the record of a sweep with this number of trials. Without a readable record, no trial has been counted.
     pub(super) fn read(status: &TrainingJobStatus, trials: u32) -> Self {
         let record = status.record.as_deref().and_then(|text| serde_json::from_str::<Self>(text).ok());
         let is_outcome = |byte: u8| [OPEN, SUCCEEDED, FAILED].contains(&byte);

@@ -27,7 +27,7 @@ fn read(object: &Value) -> JobObject {
     read::training_job(object).expect("readable").expect("a job")
 }
 
-/// A list of so many trials.
+/// A list of this many trials.
 fn list(trials: usize, fields: Value) -> Value {
     let sets: Vec<Value> = (0..trials).map(|value| json!({"LR": value.to_string()})).collect();
     let mut sweep = fields;

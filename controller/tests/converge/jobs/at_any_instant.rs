@@ -1,5 +1,5 @@
-//! A tree of queues with flavors, jobs and pods of other programs, and a controller that is killed at any of its writes.
-//! A watcher of its own counts the pods after each change.
+//! A tree of queues with flavors, jobs and pods of other programs, and a controller that is killed at any of its
+//! writes. A watcher of its own counts the pods after each change.
 
 use std::sync::{Arc, Mutex};
 

@@ -124,7 +124,8 @@ async fn a_sweep_that_is_invalid_for_a_while_forgets_no_trial() {
     follow(json!([{"action": "fail"}, {"action": "ignore"}]));
     world.until("it says so", |api| condition(api, "tune", "Valid").0 == "False").await;
     assert!(waiting_for(&world.api, "tune").contains("spec.restart.rules[1]"));
-    assert!(world.api.list("events").iter().any(|event| event["reason"] == "InvalidSpec"));
+    let has_event = |api: &Api| api.list("events").iter().any(|event| event["reason"] == "InvalidSpec");
+    world.until("there is an event", has_event).await;
     follow(json!([]));
     world.until("it goes on", |api| condition(api, "tune", "Valid").0 == "True").await;
     set_fates(&world.api, &[]);

@@ -89,7 +89,7 @@ pub struct CheckedJob {
     pub forgive_after: Duration,
     /// How often the kubelet restarts the containers of a pod.
     pub in_place: u32,
-    /// What happens when a pod crashes: the first rule that matches decides.
+    /// The rules for pods that crash: the first that matches decides.
     pub rules: Vec<CheckedRule>,
     /// How long a node may be not ready before it is lost to the job; `None` for the administrator's setting.
     pub node_lost_after: Option<Duration>,

@@ -131,8 +131,8 @@ pub struct Distribution {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::number")]
     pub max: Option<String>,
-    /// How numbers are distributed between the two: `linear` (default), or `log`, so that each power of ten has the same
-    /// probability.
+    /// How numbers are distributed between the two: `linear` (default), or `log`, so that each power of ten has the
+    /// same probability.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::scale")]
     pub scale: Option<Scale>,
@@ -161,13 +161,13 @@ pub struct Objective {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::number")]
     pub target: Option<String>,
-    /// The sweep stops when so many trials in a row have ended without a better number.
+    /// The sweep stops when this many trials in a row have ended without a better number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub patience: Option<u32>,
 }
 
-/// Which number is the best.
+/// The choice of the best number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {

@@ -580,7 +580,8 @@ fn pods_belong_to_training_jobs() {
         server.runs(&token, NAMESPACE, &["patch", "pod", "queued", "--type=merge", "-p", patch], refused);
     };
     patch(r#"{"metadata":{"labels":{"a":"b"}}}"#, Some(release));
-    patch(r#"{"spec":{"containers":[{"name":"main","image":"evil"}]}}"#, Some(release));
+    let image = r#"[{"op":"replace","path":"/spec/containers/0/image","value":"evil"}]"#;
+    server.runs(&token, NAMESPACE, &["patch", "pod", "queued", "--type=json", "-p", image], Some(release));
     patch(r#"{"spec":{"schedulingGates":[{"name":"larder.dev/queue"}]}}"#, Some(release));
     patch(r#"{"spec":{"schedulingGates":[{"name":"test/gate"}],"nodeSelector":{"gpu":"h100"}}}"#, None);
     server.runs(&token, NAMESPACE, &["delete", "pod", "queued", "--force", "--grace-period=0"], None);

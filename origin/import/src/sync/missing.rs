@@ -1,7 +1,7 @@
 //! Finds the objects that a mirror lacks, by one listing of it.
 //!
-//! An object of the mirror is a copy if the mirror's manifest or the journal says so and it has not changed since, or if
-//! its entity tag and that of the source are the same MD5. Everything else is copied, or copied again.
+//! An object of the mirror is a copy if the mirror's manifest or the journal says so and it has not changed since, or
+//! if its entity tag and that of the source are the same MD5. Everything else is copied, or copied again.
 
 use std::sync::Arc;
 

@@ -12,6 +12,7 @@ use larder_dataset::{Entry, FileIndex, Location, Manifest, ManifestBytes, Manife
 use larder_origin::Version;
 
 use crate::object_range::object_range;
+use crate::version::version_of;
 
 /// An object as the snapshot describes it.
 #[derive(Clone, Debug)]
@@ -31,7 +32,7 @@ pub(super) struct PackBlock {
     pub(super) file: FileIndex,
 }
 
-/// What is known about an object in the mirror before it was listed.
+/// The knowledge about an object in the mirror before the mirror is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     /// Nothing.
@@ -82,7 +83,7 @@ impl<B: ManifestBytes> Objects<B> {
     pub(super) fn get(&self, number: u32) -> Result<SourceObject, ManifestError> {
         if self.manifest.is_packed() {
             let pack = self.manifest.pack(number)?;
-            let version = (!pack.etag.is_empty()).then(|| Version::ETag(pack.etag.to_owned()));
+            let version = pack.version().map(version_of);
             return Ok(SourceObject { key: pack.key.to_vec(), size: pack.size, version });
         }
         let file = self.manifest.file(FileIndex(number))?;
@@ -122,8 +123,8 @@ impl<B: ManifestBytes> Objects<B> {
         Ok(blocks)
     }
 
-    /// What the manifest of the mirror says about copies of objects that are the same now. `source` is the snapshot that
-    /// the mirror was copied from; without it, only a mirror of this very snapshot says anything.
+    /// Reads from the manifest of the mirror which objects have a copy that is still current. `source` is the snapshot
+    /// that the mirror was copied from; without it, only a mirror of this very snapshot says anything.
     pub(super) fn known(
         &self,
         mirror: &Manifest<B>,
@@ -161,21 +162,18 @@ impl<B: ManifestBytes> Objects<B> {
     }
 }
 
-/// What the manifest of a mirror says about the object of a number.
+/// The entry of a mirror's manifest for the object of a number.
 fn known_in<B: ManifestBytes>(mirror: &Manifest<B>, number: u32) -> Result<Known, ManifestError> {
     if mirror.is_packed() {
-        let etag = mirror.pack(number)?.etag;
-        return Ok(match etag {
-            "" => Known::Unversioned,
-            etag => Known::Version(VersionTag::ETag(etag.to_owned().into())),
-        });
+        let version = mirror.pack(number)?.version();
+        return Ok(version.map_or(Known::Unversioned, |version| Known::Version(owned(version))));
     }
     let version = mirror.version(&mirror.file(FileIndex(number))?)?;
     Ok(version.map_or(Known::Nothing, |version| Known::Version(owned(version))))
 }
 
 /// The same version, borrowed from nothing.
-pub(super) fn owned(tag: VersionTag<'_>) -> VersionTag<'static> {
+fn owned(tag: VersionTag<'_>) -> VersionTag<'static> {
     match tag {
         VersionTag::ETag(etag) => VersionTag::ETag(etag.into_owned().into()),
         VersionTag::MtimeSize { mtime_ns, size } => VersionTag::MtimeSize { mtime_ns, size },

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
-use larder_dataset::{Entry, FileIndex, Location, Manifest, ManifestBytes, VersionTag};
+use larder_dataset::{Entry, FileIndex, Location, Manifest, ManifestBytes};
 use larder_origin::Origin;
 
 use super::report::{Finding, VerifyError, VerifyReport};
@@ -85,7 +85,7 @@ pub(super) async fn verify_packs<B: ManifestBytes + Send + Sync + 'static>(
         let (manifest, origin) = (Arc::clone(&manifest), Arc::clone(&origin));
         async move {
             let pack = manifest.pack(number)?;
-            let wanted = (!pack.etag.is_empty()).then(|| VersionTag::ETag(pack.etag.into()));
+            let wanted = pack.version();
             let finding = match origin.head(pack.key).await {
                 Ok(found) => Finding::compare(pack.size, wanted.as_ref(), found.size, &tag_of(&found.version)),
                 Err(error) => Finding::of_error(&error),

@@ -134,8 +134,8 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// What a job may take of another job of its queue. Of equals in a queue it takes what they have beyond their minimum:
-/// none of them keeps the others from starting. Jobs without a queue are in none together.
+/// The part that a job may take of another job of its queue. Of equals in a queue it takes what they have beyond their
+/// minimum: none of them keeps the others from starting. Jobs without a queue are in none together.
 fn takes_within(rules: Preemption, job: &Job, other: &Job) -> Option<Take> {
     if rules.within_queue == Preempts::Never {
         return None;
@@ -147,8 +147,8 @@ fn takes_within(rules: Preemption, job: &Job, other: &Job) -> Option<Take> {
     }
 }
 
-/// What a job may take of a job of another queue with which its own shares quota. `is_nominal`: it stays within the
-/// quota of its queue, or of those above it that are not above the other.
+/// The part that a job may take of a job of another queue with which its own shares quota. `is_nominal`: it stays
+/// within the quota of its queue, or of those above it that are not above the other.
 fn takes_of_other(rules: Preemption, job: &Job, other: &Job, is_nominal: bool) -> Option<Take> {
     let is_lower = other.priority < job.priority;
     match (is_nominal, rules.reclaim, rules.while_borrowing) {

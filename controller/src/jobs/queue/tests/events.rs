@@ -115,7 +115,7 @@ impl World {
         of_queue.filter(|pod| flavor.is_none_or(|flavor| pod.flavor == flavor)).count() as u64
     }
 
-    /// What the jobs of a queue and of those below it use of what they share, and how much of that is theirs.
+    /// The usage and the capacity of the group of a queue.
     fn shared(&self, queue: &Queue, name: &str) -> (u64, u64) {
         let own = queue.quotas.get(name);
         let (mut used, mut capacity) = own.map_or((0, 0), |own| (self.counted(&queue.name, name), own.nominal));
@@ -127,7 +127,7 @@ impl World {
         (used, capacity)
     }
 
-    /// What a queue with those below it takes from the others, and what it gives them.
+    /// The parts of the usage and of the capacity of a group that count above it.
     fn passed(&self, queue: &Queue, name: &str) -> (u64, u64) {
         let (used, capacity) = self.shared(queue, name);
         let limits = queue.quotas.get(name).copied().unwrap_or(quota(0, None, None));
@@ -242,7 +242,7 @@ proptest! {
         for event in events.iter().filter(|event| matches!(event, Event::Submit(..))) {
             world.apply(event);
         }
-        // Whatever has room ends, so the next has its turn.
+        // All jobs that have room end, so the next has its turn.
         for _ in 0..2 * world.jobs.len() + 2 {
             world.step();
             world.pods_end();

@@ -99,9 +99,14 @@ fn room_is_made_on_the_first_flavor_where_that_helps_and_pods_that_end_count_on_
     world.queues[0].stop = Stop::Drain;
     world.step();
     world.queues[0].stop = Stop::No;
-    world.submit(flavored(job("first", "vision", 9, (8, 8, 8)), &FLAVORS[1..]));
+    world.queues[0].quotas.insert(on(GPU, "a100"), quota(4, None, None));
+    world.submit(flavored(job("first", "vision", 10, (4, 4, 4)), &FLAVORS[1..]));
     world.step();
-    assert_eq!(world.waiting("first").lacks, Lack::Quota, "the pods of `next` still end there");
+    assert!(matches!(world.verdict("first"), Verdict::Wait(_)), "a node is free, but the quota of `next` is not");
+    world.pods_end();
+    world.step();
+    assert_eq!(flavor(&world, "first"), "a100");
+    assert!(matches!(world.verdict("first"), Verdict::Start { .. }));
 }
 
 // SEMANTICS: J25

@@ -95,8 +95,8 @@ fn queues_that_are_above_themselves_start_nothing_and_others_go_on() {
 // SEMANTICS: J4
 #[test]
 fn a_queue_preempts_as_its_switches_say() {
-    // Whether a job of `priority` in queue a is given room of a job with the priority 0 in queue a, or in queue b, which
-    // borrows.
+    // Whether a job of `priority` in queue a is given room of a job with the priority 0 in queue a, or in queue b,
+    // which borrows.
     let takes = |preemption: Preemption, victim: &str, priority: i32, pods: u32| {
         let mut world = World::new(
             vec![

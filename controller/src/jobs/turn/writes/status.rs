@@ -113,7 +113,7 @@ impl Writer<'_> {
     }
 }
 
-/// The seconds that the statuses of so many jobs may take.
+/// The seconds that the statuses of this many jobs may take.
 fn share(jobs: usize) -> i64 {
     i64::try_from(jobs).unwrap_or(i64::MAX) / NEWS_A_SECOND
 }

@@ -15,7 +15,7 @@ pub struct CheckedRule {
     roles: Vec<usize>,
     /// The exit codes; `None` for all, known or not.
     codes: Option<Vec<RangeInclusive<u8>>>,
-    /// What happens.
+    /// The action when it matches.
     pub action: RestartAction,
 }
 
@@ -42,7 +42,7 @@ impl CheckedRule {
 pub struct Predecessor {
     /// Its position in the job's list.
     pub role: usize,
-    /// What is awaited.
+    /// The awaited state of its pods.
     pub until: Until,
 }
 

@@ -74,11 +74,11 @@ pub enum Draw {
 /// The number that trials are compared by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CheckedObjective {
-    /// Which is the best.
+    /// The choice of the best number.
     pub goal: Goal,
     /// The sweep stops when a trial reaches it.
     pub target: Option<f64>,
-    /// The sweep stops when so many trials in a row were not better.
+    /// The sweep stops when this many trials in a row were not better.
     pub patience: Option<u32>,
 }
 
