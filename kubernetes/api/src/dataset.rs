@@ -131,6 +131,12 @@ pub struct DatasetSpec {
     pub namespaces: Vec<String>,
 }
 
+/// The rules for the location of a dataset and of its mirrors.
+const SOURCE_NAMES_NO_PARENT: &str = "!self.source.matches('/[.][.](/|$)')";
+const ENDPOINT_IS_A_URL: &str = "!has(self.endpoint) || self.endpoint.matches('^https?://[^/]')";
+const ENDPOINT_IS_A_SERVER: &str = "!has(self.endpoint) \
+    || (!self.endpoint.matches('[@?# \\\\\\\\]') && !self.endpoint.matches('/[.][.](/|$)'))";
+
 /// The location of a dataset's files, and the credentials that read them.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[x_kube(
@@ -146,14 +152,11 @@ pub struct DatasetSpec {
         .message("spec.origin.source names no bucket: write s3://bucket/prefix, without keys or a server"),
     validation = Rule::new("!self.source.startsWith('file://') || self.source.startsWith('file:///')")
         .message("spec.origin.source must name a folder by its whole path: file:///folder"),
-    validation = Rule::new("!self.source.matches('/[.][.](/|$)')")
+    validation = Rule::new(SOURCE_NAMES_NO_PARENT)
         .message("spec.origin.source must not contain `..`"),
-    validation = Rule::new("!has(self.endpoint) || self.endpoint.matches('^https?://[^/]')")
+    validation = Rule::new(ENDPOINT_IS_A_URL)
         .message("spec.origin.endpoint must be a server's URL, such as https://s3.example.org:9000"),
-    validation = Rule::new(
-            "!has(self.endpoint) \
-             || (!self.endpoint.matches('[@?# \\\\\\\\]') && !self.endpoint.matches('/[.][.](/|$)'))"
-        )
+    validation = Rule::new(ENDPOINT_IS_A_SERVER)
         .message("spec.origin.endpoint must consist of a scheme, a host and a port only, without keys"),
 )]
 #[serde(rename_all = "camelCase")]
@@ -232,14 +235,11 @@ fn is_zero(cost: &u32) -> bool {
 #[x_kube(
     validation = Rule::new("self.source.matches('^(s3|gs|az)://[A-Za-z0-9._$-]+(/|$)')")
         .message("spec.mirrors[].origin.source must be a URL without keys or a server: s3://bucket/prefix, gs:// or az://"),
-    validation = Rule::new("!self.source.matches('/[.][.](/|$)')")
+    validation = Rule::new(SOURCE_NAMES_NO_PARENT)
         .message("spec.mirrors[].origin.source must not contain `..`"),
-    validation = Rule::new("!has(self.endpoint) || self.endpoint.matches('^https?://[^/]')")
+    validation = Rule::new(ENDPOINT_IS_A_URL)
         .message("spec.mirrors[].origin.endpoint must be a server's URL, such as https://s3.example.org:9000"),
-    validation = Rule::new(
-            "!has(self.endpoint) \
-             || (!self.endpoint.matches('[@?# \\\\\\\\]') && !self.endpoint.matches('/[.][.](/|$)'))"
-        )
+    validation = Rule::new(ENDPOINT_IS_A_SERVER)
         .message("spec.mirrors[].origin.endpoint must consist of a scheme, a host and a port only, without keys"),
 )]
 #[serde(rename_all = "camelCase")]

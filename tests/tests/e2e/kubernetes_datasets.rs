@@ -226,8 +226,8 @@ fn a_mirror_gets_the_snapshot_and_nodes_near_to_it_read_it_while_others_read_the
     });
     cluster.apply(&(platform.secret(own) + &dataset(&platform, "mirrored", &json!({"mirrors": [mirror]}))));
     let status = || -> Value {
-        let told = platform.kubectl(&["get", "dset", "mirrored", "-o", "json"]);
-        serde_json::from_str::<Value>(&told).unwrap_or_default()["status"].clone()
+        let shown = platform.kubectl(&["get", "dset", "mirrored", "-o", "json"]);
+        serde_json::from_str::<Value>(&shown).unwrap_or_default()["status"].clone()
     };
     cluster.wait_for("the mirror has the snapshot", TIMEOUT, || {
         let status = status();
