@@ -88,10 +88,8 @@ impl Desired {
         let mut steps: Vec<Step> = gone.map(|(key, copy)| Step::Delete(key.clone(), copy.meta.uid.clone())).collect();
         for (key, wanted) in self.jobs.iter().filter(|(_, wanted)| wanted.is_kept) {
             match there.get(key) {
-                Some(copy) if is_ours(copy) && is_right(key, copy) => {
-                    if copy.home.generation != wanted.generation {
-                        steps.push(Step::Update(key.clone()));
-                    }
+                Some(copy) if is_ours(copy) && is_right(key, copy) && copy.home.generation != wanted.generation => {
+                    steps.push(Step::Update(key.clone()));
                 }
                 Some(copy) if copy.home.id != self.home && !copy.meta.deleting => {
                     let is_gone = leases.age(copy).is_some_and(|age| age > GONE_SECONDS);

@@ -9,7 +9,7 @@
 //! still have its copy, stays in the status until it says that it has none. A finalizer keeps a deleted job for as long.
 
 use larder_api::names::{ELSEWHERE_FINALIZER, HERE};
-use larder_api::training_job::conditions::{JobConditionKind, JobReason};
+use larder_api::training_job::conditions::JobConditionKind;
 use larder_api::training_job::{ClusterTerm, Placement, ShownJob};
 use larder_api::{Phase, TrainingJobStatus};
 use larder_kube::key::Key;

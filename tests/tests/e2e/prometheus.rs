@@ -83,7 +83,9 @@ impl Prometheus {
     fn get(&self, path: &str, query: &[String]) -> Value {
         let mut curl = Command::new("curl");
         curl.args(["-sG", &format!("{}{path}", self.url)]);
-        query.iter().for_each(|part| drop(curl.args(["--data-urlencode", part])));
+        for part in query {
+            curl.args(["--data-urlencode", part]);
+        }
         serde_json::from_slice(&curl.output().unwrap().stdout).unwrap_or_default()
     }
 
@@ -162,7 +164,8 @@ fn each_alert_about_data_fires_with_its_fault_and_stops_after_it() {
     let ours = |firing: &BTreeSet<String>| firing.iter().any(|alert| alert != "LarderNoLeader");
     prometheus.wait_until("it scrapes", |_| prometheus.series("larder_build_info") > 0);
 
-    let faults: [(&str, fn(&RequestHead) -> Fault); 4] = [
+    type FaultOf = fn(&RequestHead) -> Fault;
+    let faults: [(&str, FaultOf); 4] = [
         ("LarderOriginSlow", |head| match head.is_get_object() {
             true => Fault::Delay(Duration::from_millis(1_500)),
             false => Fault::None,

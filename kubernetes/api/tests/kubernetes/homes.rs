@@ -4,7 +4,7 @@ use larder_api::names::{HERE, SYSTEM_NAMESPACE};
 use larder_testkit::repository;
 use serde_json::{Value, json};
 
-use crate::{Server, TIMEOUT, bad_jobs, said};
+use crate::{TIMEOUT, bad_jobs, said};
 
 const ACCOUNT: &str = "home-test";
 
