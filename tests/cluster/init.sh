@@ -281,7 +281,7 @@ authorization: {mode: AlwaysAllow}
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 volumePluginDir: /var/lib/kubelet/volume-plugins
 failSwapOn: false
-evictionHard: {memory.available: 50Mi, nodefs.available: "1%", imagefs.available: "1%"}
+evictionHard: {memory.available: 50Mi, nodefs.available: 100Mi, imagefs.available: 100Mi}
 imageGCHighThresholdPercent: 100
 makeIPTablesUtilChains: false
 resolvConf: ""
