@@ -61,7 +61,7 @@ impl Lab {
         std::fs::create_dir(rootfs.join("tmp")).unwrap();
         let image = folder.path().join("scheduler.tar");
         let mut build = Command::new(repository().join("deploy/images/build"));
-        build.arg("--rootfs").arg(&rootfs).args(["--name", &scheduler_image()]).arg(&image);
+        build.arg("--uncompressed").arg("--rootfs").arg(&rootfs).args(["--name", &scheduler_image()]).arg(&image);
         let built = build.output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         self.cluster.load_image(&image);
