@@ -292,6 +292,8 @@ cpuManagerPolicy: static
 kubeReserved: {cpu: 400m}
 # Tests wait for containers that are restarted, so the restart is not delayed.
 crashLoopBackOff: {maxContainerRestartPeriod: 1s}
+# And for volumes that are published again, with another token or once their keys are good: by default, that takes a minute or two.
+syncFrequency: 10s
 YAML
     [[ -z ${DEVICES-} ]] || printf '%s\n' "topologyManagerPolicy: single-numa-node" "nodeStatusUpdateFrequency: 1s" >>"$folder/kubelet.yaml"
 }

@@ -24,6 +24,10 @@ use shared::Turn;
 /// Number of nodes of the shared cluster.
 const SHARED_NODES: u32 = 2;
 
+/// Pauses of a wait between two questions.
+const PAUSE_LEAST: Duration = Duration::from_millis(100);
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+
 /// A running cluster with the nodes `n1`, `n2` and so on. Pods find each other by the names of headless services. If a
 /// panic drops it, it prints the state and the logs of its pods to standard error.
 #[derive(Debug)]
@@ -177,12 +181,18 @@ impl Cluster {
         self.kubectl(&[&["exec", "-n", namespace, pod, "--"], args].concat())
     }
 
-    /// Waits until `done` returns true, and calls it ten times per second. Panics after `timeout`.
+    /// Waits until `done` returns true, and calls it up to ten times per second, less often if it takes long. Panics
+    /// after `timeout`.
     pub fn wait_for(&self, what: &str, timeout: Duration, mut done: impl FnMut() -> bool) {
         let started = Instant::now();
-        while !done() {
+        loop {
+            let asked = Instant::now();
+            if done() {
+                return;
+            }
             assert!(started.elapsed() < timeout, "waited {timeout:?} in vain for {what}");
-            std::thread::sleep(Duration::from_millis(100));
+            // A kubectl takes a core while it runs, which the test's own pods may need.
+            std::thread::sleep((asked.elapsed() * 2).clamp(PAUSE_LEAST, PAUSE_MOST));
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use larder_e2e::platform::{Platform, SUMS, TIMEOUT, kill_process, reader_script, sums};
-use larder_testkit::{RealServer, ServerKind};
+use larder_testkit::{RealServer, ServerKind, scaled};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -125,11 +125,16 @@ fn tenants_of_one_ceph_read_their_own_bytes_through_kills_and_one_who_may_only_l
     for reader in &readers {
         cluster.wait_for("a reader reads", TIMEOUT, || platform.logs(reader).contains("round"));
     }
-    for node in [1, 2] {
-        for victim in VICTIMS.repeat(2) {
-            kill_and_wait(&platform, node, victim, tenants.len());
+    // On both nodes at the same time.
+    let kills = scaled(1) as usize;
+    std::thread::scope(|scope| {
+        for node in [1, 2] {
+            let (platform, connections) = (&platform, tenants.len());
+            scope.spawn(move || {
+                VICTIMS.repeat(kills).into_iter().for_each(|victim| kill_and_wait(platform, node, victim, connections));
+            });
         }
-    }
+    });
 
     // The first tenant's bytes are cached on both nodes, and its bucket's list is this user's to read.
     let team = "apart-lister";
