@@ -71,11 +71,7 @@ impl Devices {
 
     fn deployed(test: &str, plan: &MachinePlan, components: &[&str], config: &str) -> Self {
         let cluster = Cluster::shared_with_devices();
-        let loaded = cluster.note("larder");
-        if !loaded.exists() {
-            load_larder(&cluster);
-            std::fs::write(loaded, "").unwrap();
-        }
+        cluster.once("larder", || load_larder(&cluster));
         let nodes = [1, 2].map(|n| {
             let folder = cluster.node_folder(n).join("fake-hardware");
             if folder.exists() {

@@ -42,14 +42,8 @@ impl Deployment {
             Ok(_) => {
                 cluster.kubectl_ok(&["delete", "-k", deploy().to_str().unwrap()]);
             }
-            Err(_) => {
-                // It outlives a chart that is uninstalled.
-                let loaded = cluster.note("larder");
-                if !loaded.exists() {
-                    load_larder(cluster);
-                    std::fs::write(loaded, "").unwrap();
-                }
-            }
+            // The image outlives a chart that is uninstalled.
+            Err(_) => cluster.once("larder", || load_larder(cluster)),
         }
         match self {
             Self::Plain => apply(cluster, ""),
