@@ -78,7 +78,8 @@ fn apply(cluster: &Cluster, lines: &str) {
     assert!(copied.unwrap().success(), "copy deploy");
     let ours = overlay.path().join("ours");
     std::fs::create_dir(&ours).unwrap();
-    // A test may run on a disk that is almost full, and on two CPUs.
+    // A test may run on a disk that is almost full, and on two CPUs. It waits for every update of a DaemonSet, so that is
+    // made on both nodes at once.
     let text = format!(
         r#"resources: [../deploy]
 {lines}
@@ -87,6 +88,10 @@ patches:
     patch: |
       - {{op: add, path: /spec/template/spec/containers/0/args/-, value: "--keep-free=0%"}}
       - {{op: replace, path: /spec/template/spec/containers/0/resources/requests/cpu, value: 250m}}
+      - {{op: replace, path: /spec/updateStrategy/rollingUpdate/maxUnavailable, value: 2}}
+  - target: {{kind: DaemonSet, name: larder-csi}}
+    patch: |
+      - {{op: replace, path: /spec/updateStrategy/rollingUpdate/maxUnavailable, value: 2}}
 "#
     );
     std::fs::write(ours.join("kustomization.yaml"), text).unwrap();
