@@ -91,7 +91,7 @@ fn a_service_account_reads_what_its_role_may_read_and_its_pods_events_say_when_t
     trusts.store(true, Ordering::Relaxed);
     let last = format!("/many/d{}/f{}", (FILES - 1) % 5, FILES - 1);
     cluster.wait_for("it reads again", TIMEOUT, || read(&last).status.success());
-    platform.exec("many", &["touch", "/tmp/stop"]);
+    platform.ask_to_stop("many");
     platform.output("many");
     assert!(sts.requests().iter().all(|request| !request.form["WebIdentityToken"].is_empty()));
     platform.delete_readers();
