@@ -77,7 +77,7 @@ def threads_go_on_while_the_mount_does_not_answer(root: str, names: list[str], p
 
     threading.Thread(target=turn, daemon=True).start()
     # If the threads do not go on, nothing here can end the wait.
-    rescue = subprocess.Popen(["sh", "-c", f"sleep 60; kill -CONT {pid}"])
+    rescue = subprocess.Popen(["sh", "-c", f"sleep 60; kill -CONT {pid}"], start_new_session=True)
     os.kill(pid, signal.SIGSTOP)
     starter = threading.Thread(target=go_on_after_100_turns)
     starter.start()
@@ -86,7 +86,8 @@ def threads_go_on_while_the_mount_does_not_answer(root: str, names: list[str], p
     assert turns > begun, "no thread went on while the mount did not answer"
     starter.join()
     is_over.set()
-    rescue.kill()
+    # With its sleep, which would keep this program's output open until it ends.
+    os.killpg(rescue.pid, signal.SIGKILL)
     rescue.wait()
     assert plan.is_active
     plan.close()

@@ -153,12 +153,12 @@ make_cgroups() {
 
 images() {
     local dir=$1 rootfs=$1/rootfs
-    local build=$here/../../deploy/images/build
+    local build=("$here/../../deploy/images/build" --uncompressed)
     mkdir -p "$dir/images" "$rootfs"/{bin,dev,etc,proc,sys,tmp}
     cp "$(command -v busybox)" "$rootfs/bin/busybox"
     chroot "$rootfs" /bin/busybox --install -s /bin
-    "$build" --rootfs "$rootfs" --name larder.dev/busybox:1 "$dir/images/busybox.tar"
-    "$build" --rootfs "$rootfs" --name larder.dev/pause:1 --entrypoint /bin/sleep infinity -- "$dir/images/pause.tar"
+    "${build[@]}" --rootfs "$rootfs" --name larder.dev/busybox:1 "$dir/images/busybox.tar"
+    "${build[@]}" --rootfs "$rootfs" --name larder.dev/pause:1 --entrypoint /bin/sleep infinity -- "$dir/images/pause.tar"
     rm -r "$rootfs"
 }
 
@@ -186,7 +186,7 @@ start() {
     cgroup=$(cgroup_of "$dir")
     echo "$cgroup" >"$dir/cgroup"
     make_cgroups "$cgroup" "$nodes"
-    images "$dir" >"$dir/log/images.log" 2>&1 || failed "$dir" images
+    ((nodes == 0)) || images "$dir" >"$dir/log/images.log" 2>&1 || failed "$dir" images
     TRACKED=$(tracked)/$cgroup
     [[ $KUBERNETES != v1.37.* ]] || GANGS_FLAGS=--feature-gates=GenericWorkload=true
     DEVICES=${LARDER_TEST_DEVICES-}

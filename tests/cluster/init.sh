@@ -55,6 +55,8 @@ cluster() {
     network
     leave_sysctls
     control_plane
+    # Without a node there is no pod that asks it.
+    ((nodes == 0)) || name_server
     for n in $(seq "$nodes"); do
         unshare --net --mount "$0" node "$dir" "$n" &
     done
@@ -62,7 +64,7 @@ cluster() {
     for n in $(seq "$nodes"); do
         await "node n$n" "kubelet-n$n" node_ready "$n"
     done
-    await "DNS" coredns curl -sf "http://$DNS:8181/ready"
+    ((nodes == 0)) || await "DNS" coredns curl -sf "http://$DNS:8181/ready"
     await "the controller manager" kube-controller-manager kubectl get serviceaccount default
     touch "$dir/ready"
     stay
@@ -142,7 +144,6 @@ YAML
         --service-account-private-key-file="$key" --root-ca-file="$dir/certs/apiserver.crt" \
         --flex-volume-plugin-dir="$dir/volume-plugins" ${CONTROLLER_MANAGER_FLAGS-} ${GANGS_FLAGS-}
     supervise kube-scheduler kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false ${SCHEDULER_FLAGS-} ${GANGS_FLAGS-}
-    name_server
 }
 
 # Answers are not kept anywhere (ttl 0): a new pod's name is found at once. A name outside of the cluster is an error.
@@ -292,6 +293,8 @@ cpuManagerPolicy: static
 kubeReserved: {cpu: 400m}
 # Tests wait for containers that are restarted, so the restart is not delayed.
 crashLoopBackOff: {maxContainerRestartPeriod: 1s}
+# And for volumes that are published again, with another token or once their keys are good: by default, that takes a minute or two.
+syncFrequency: 10s
 YAML
     [[ -z ${DEVICES-} ]] || printf '%s\n' "topologyManagerPolicy: single-numa-node" "nodeStatusUpdateFrequency: 1s" >>"$folder/kubelet.yaml"
 }

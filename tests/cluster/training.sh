@@ -80,7 +80,7 @@ load() {
     check
     archive=$dir/training.tar
     mkdir -p "$dir/training/larder-training"
-    "$here/../../deploy/images/build" --rootfs "$dir/training" --name "$IMAGE" "$archive" >/dev/null
+    "$here/../../deploy/images/build" --uncompressed --rootfs "$dir/training" --name "$IMAGE" "$archive" >/dev/null
     "$here/cluster.sh" load "$dir" "$archive"
     for node in "$dir"/n[0-9]*/; do
         node=$(basename "$node")

@@ -58,7 +58,7 @@ uplink() {
 }
 
 larder() {
-    "$root/deploy/images/build" --bin "$bin" "$dir/larder.tar" >/dev/null
+    "$root/deploy/images/build" --uncompressed --bin "$bin" "$dir/larder.tar" >/dev/null
     "$here/cluster.sh" load "$dir" "$dir/larder.tar" 2>"$dir/log/load.log" || { cat "$dir/log/load.log" >&2; die "cannot load the image"; }
     rm "$dir/larder.tar"
     mkdir "$dir/overlay"

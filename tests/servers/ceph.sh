@@ -110,8 +110,13 @@ make_user() {
 make_tenants_user() {
     local dir=$1 tenant=$2 name=$3
     export CEPH_CONF=$dir/ceph.conf
-    radosgw-admin -n client.rgw user create --tenant="$tenant" --uid="$name" --display-name="$name" \
-        --access-key="$tenant-$name" --secret-key=larder-secret >/dev/null
+    local admin=(radosgw-admin -n client.rgw user) user=(--tenant="$tenant" --uid="$name") tries=0
+    # A user that was made by a command that failed afterwards cannot be made again.
+    until "${admin[@]}" create "${user[@]}" --display-name="$name" --access-key="$tenant-$name" --secret-key=larder-secret ||
+        "${admin[@]}" info "${user[@]}"; do
+        ((++tries < 20)) || return
+        sleep 0.2
+    done >/dev/null
 }
 
 # Called in a condition, where bash does not stop at a failed command.
@@ -129,7 +134,8 @@ bring_up() {
     again radosgw -n client.rgw || return
     local tries=0
     until curl -s -o /dev/null "http://127.0.0.1:$port/"; do
-        ((++tries < 300)) || return
+        # Minutes: a busy machine makes its pools slowly.
+        ((++tries < 1500)) || return
         sleep 0.2
     done
     make_user || make_user || return

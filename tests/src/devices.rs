@@ -71,11 +71,12 @@ impl Devices {
 
     fn deployed(test: &str, plan: &MachinePlan, components: &[&str], config: &str) -> Self {
         let cluster = Cluster::shared_with_devices();
-        let loaded = cluster.note("larder");
-        if !loaded.exists() {
-            load_larder(&cluster);
-            std::fs::write(loaded, "").unwrap();
-        }
+        cluster.once("larder", || load_larder(&cluster));
+        // It stays: Kubernetes takes long to remove a namespace.
+        let system = repository().join("deploy/namespace.yaml");
+        cluster.once("namespace", || {
+            cluster.kubectl_ok(&["apply", "-f", system.to_str().unwrap()]);
+        });
         let nodes = [1, 2].map(|n| {
             let folder = cluster.node_folder(n).join("fake-hardware");
             if folder.exists() {
@@ -264,6 +265,11 @@ impl Drop for Devices {
         let overlay = self.overlay.path().to_str().unwrap_or_default();
         self.cluster.kubectl_ok(&["delete", "namespace", &self.namespace, "--wait=true", "--timeout=120s"]);
         self.cluster.kubectl_ok(&["delete", "-k", overlay, "--wait=true", "--timeout=120s"]);
+        self.cluster.wait_for("no larder-devices is left", TIMEOUT, || {
+            let label = "app.kubernetes.io/name=larder-devices";
+            let left = self.cluster.kubectl(&["get", "pods", "-n", "larder-system", "-l", label, "-o", "name"]);
+            left.status.success() && left.stdout.is_empty()
+        });
     }
 }
 
@@ -308,7 +314,6 @@ fn overlay(components: &[&str], config: &str) -> tempfile::TempDir {
     });
     let lines = json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-        "resources": ["deploy/namespace.yaml"],
         "components": components,
         "patches": [{"patch": patch.to_string()}],
     });

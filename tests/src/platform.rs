@@ -58,11 +58,29 @@ impl Platform {
     /// The same, with Datasets as objects. They may name the test's server.
     pub fn start_datasets(test: &str) -> Self {
         let platform = Self::deployed(test, Deployment::Datasets);
-        let endpoints = format!("{{\"spec\":{{\"endpoints\":[\"{}\"]}}}}", platform.endpoint());
-        platform.cluster.kubectl_ok(&["patch", "lardersettings", "larder", "--type=merge", "-p", &endpoints]);
+        platform.list_endpoints(&[&platform.endpoint()]);
         let rollout = ["-n", "larder-system", "rollout", "status", "deployment/larder-controller", "--timeout=120s"];
         platform.cluster.kubectl_ok(&rollout);
         platform
+    }
+
+    /// Lists the endpoints that Datasets may name, and waits until they may.
+    pub fn list_endpoints(&self, endpoints: &[&str]) {
+        let spec = serde_json::json!({"spec": {"endpoints": endpoints}}).to_string();
+        self.cluster.kubectl_ok(&["patch", "lardersettings", "larder", "--type=merge", "-p", &spec]);
+        for endpoint in endpoints {
+            let probe = serde_json::json!({
+                "apiVersion": "larder.dev/v1alpha1", "kind": "Dataset",
+                "metadata": {"namespace": self.namespace, "name": "probe"},
+                "spec": {"origin": {"source": self.source("probe"), "endpoint": endpoint, "anonymous": true}},
+            });
+            let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
+            std::fs::write(file.path(), probe.to_string()).unwrap();
+            let apply = ["apply", "--dry-run=server", "-f", file.path().to_str().unwrap()];
+            // The policy about endpoints follows the settings, on a busy machine some time later.
+            let is_listed = || self.cluster.kubectl(&apply).status.success();
+            self.cluster.wait_for(&format!("{endpoint} is listed"), TIMEOUT, is_listed);
+        }
     }
 
     /// The same, with training jobs, and [`Cluster::TRAINING`] for their pods.
@@ -205,11 +223,34 @@ impl Platform {
     /// Waits until a pod has succeeded, and returns what it printed.
     pub fn output(&self, pod: &str) -> String {
         let (namespace, name) = self.place(pod);
+        let (mut phase, mut said) = (String::new(), String::new());
         self.cluster.wait_for(&format!("pod {pod} ends"), TIMEOUT, || {
-            ["Succeeded", "Failed"].contains(&self.phase(namespace, name).as_str())
+            phase = self.phase(namespace, name);
+            has_ended(&phase)
         });
-        let said = self.logs(pod);
-        assert_eq!(self.phase(namespace, name), "Succeeded", "{said}");
+        // A kubelet that is busy may not answer the first time.
+        self.cluster.wait_for(&format!("the log of pod {pod}"), TIMEOUT, || {
+            let logs = self.cluster.kubectl(&["logs", "--namespace", namespace, name]);
+            said = String::from_utf8_lossy(&logs.stdout).into_owned();
+            logs.status.success()
+        });
+        assert_eq!(phase, "Succeeded", "{said}");
+        said
+    }
+
+    /// Makes the file for which [`reader_script`] looks, unless the pod has ended.
+    pub fn ask_to_stop(&self, pod: &str) {
+        let (namespace, name) = self.place(pod);
+        self.cluster.wait_for(&format!("pod {pod} is asked to stop"), TIMEOUT, || {
+            self.exec(pod, &["touch", "/tmp/stop"]).status.success() || has_ended(&self.phase(namespace, name))
+        });
+    }
+
+    /// Stops a pod that runs [`reader_script`], which has read right bytes alone, and returns what it printed.
+    pub fn stop_reader(&self, pod: &str) -> String {
+        self.ask_to_stop(pod);
+        let said = self.output(pod);
+        assert!(!said.contains("WRONG") && said.ends_with("stopped\n"), "{pod}: {said}");
         said
     }
 
@@ -289,6 +330,11 @@ impl Platform {
             })
         });
     }
+}
+
+/// Whether a pod in this phase has ended.
+fn has_ended(phase: &str) -> bool {
+    ["Succeeded", "Failed"].contains(&phase)
 }
 
 impl Drop for Platform {

@@ -103,11 +103,12 @@ substitutions() {
         # A tenth of a percent of the files: programs that are not optimized take minutes for all.
         researcher) sed 's/--files 14197122 --cache 200GiB/--files 14197 --cache 200MiB/' ;;
         # The server, with the flag that the pages say to add where it is not AWS; images that are on the nodes, instead of a
-        # registry's; sizes of pods that two small nodes have room for; a node's name.
+        # registry's; sizes of pods that two small nodes have room for; a node's name. The image of programs that are not optimized
+        # takes a minute to compress, so it is not.
         engineer) sed -E "s|(# )?endpoint: http://ceph:7480|endpoint: $walk_server|; s|http://ceph:7480|$walk_server|
             s|larder example [a-z-]+|& --image larder.dev/busybox:1|; /larder example inline/! s|larder example [a-z-]+|& --endpoint $walk_server|
             s,(registry.example(.org)?/(resnet|ranks|train|mnist)|quay.io/jupyter/minimal-notebook)\b,larder.dev/reader:1,
-            s|--image=busybox|--image=larder.dev/busybox:1|
+            s|--image=busybox|--image=larder.dev/busybox:1|; s|^deploy/images/build|& --uncompressed|
             s|cpu: 8, memory: 64Gi|cpu: 50m, memory: 64Mi|; s/\b(n7|NODE)\b/n1/" ;;
     esac
 }
@@ -471,7 +472,7 @@ ls /data
 echo "http://127.0.0.1:8888/lab?token=walk"
 exec httpd -f -p 8888
 SH
-    "$root/deploy/images/build" --rootfs "$rootfs" --name larder.dev/reader:1 "$work/reader.tar" >/dev/null
+    "$root/deploy/images/build" --uncompressed --rootfs "$rootfs" --name larder.dev/reader:1 "$work/reader.tar" >/dev/null
     rm -r "$rootfs"
     for library in "$(realpath "$kube")" $(ldd "$kube" | grep -oE '/[^ ]+' || true); do
         name=$library
@@ -479,7 +480,8 @@ SH
         install -D "$library" "$rootfs$name"
     done
     mkdir -p "$rootfs/tmp"
-    "$root/deploy/images/build" --rootfs "$rootfs" --name registry.k8s.io/kube-scheduler:v1.36.3 "$work/scheduler.tar" >/dev/null
+    "$root/deploy/images/build" --uncompressed --rootfs "$rootfs" --name registry.k8s.io/kube-scheduler:v1.36.3 \
+        "$work/scheduler.tar" >/dev/null
     rm -r "$rootfs"
     for name in reader scheduler; do
         "$root/tests/cluster/cluster.sh" load "$dir" "$work/$name.tar"

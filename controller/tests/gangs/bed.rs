@@ -35,8 +35,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const SETTINGS_FILE: &str = "datasets/base/settings";
 
 /// The rights of the controller's account, and the policies that hold it to its work.
-const RIGHTS: [&str; 10] = [
-    SETTINGS_FILE,
+const RIGHTS: [&str; 9] = [
     "datasets/base/rbac",
     "datasets/base/policies",
     "datasets/base/controller-policies",
@@ -86,14 +85,17 @@ fn run(cluster: &Cluster, gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync
     cluster.kubectl_ok(&["apply", "-k", &folder("components/jobs/types")]);
     cluster.kubectl_ok(&["create", "namespace", SYSTEM_NAMESPACE]);
     cluster.kubectl_ok(&["create", "serviceaccount", CONTROLLER_ACCOUNT, "-n", SYSTEM_NAMESPACE]);
-    for file in RIGHTS {
-        cluster.kubectl_ok(&["apply", "-n", SYSTEM_NAMESPACE, "-f", &folder(&format!("components/{file}.yaml"))]);
-        if file == SETTINGS_FILE {
-            // Before the policy reads it: many tests are about jobs that no quota limits.
-            let without = r#"{"spec":{"jobsWithoutQueue":true}}"#;
-            cluster.kubectl_ok(&["patch", "lardersettings", SETTINGS, "--type=merge", "-p", without]);
-        }
-    }
+    let apply = |files: &[&str]| {
+        let files: Vec<String> = files.iter().map(|file| folder(&format!("components/{file}.yaml"))).collect();
+        let files = files.iter().flat_map(|file| ["-f", file.as_str()]);
+        let args: Vec<&str> = ["apply", "-n", SYSTEM_NAMESPACE].into_iter().chain(files).collect();
+        cluster.kubectl_ok(&args);
+    };
+    apply(&[SETTINGS_FILE]);
+    // Before the policy reads it: many tests are about jobs that no quota limits.
+    let without = r#"{"spec":{"jobsWithoutQueue":true}}"#;
+    cluster.kubectl_ok(&["patch", "lardersettings", SETTINGS, "--type=merge", "-p", without]);
+    apply(&RIGHTS);
     let kubeconfig = cluster.kubeconfig();
     let folder = tempfile::tempdir().expect("a folder");
     let of_controllers = folder.path().join("kubeconfig");

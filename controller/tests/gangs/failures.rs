@@ -35,7 +35,7 @@ fn an_outage_of_most_nodes_costs_no_pod_and_a_node_that_stays_away_is_lost_after
             bed.lose(&pod.node).await;
         }
         // Longer than one node may be away, and longer than a new controller waits.
-        tokio::time::sleep(Duration::from_secs(90)).await;
+        tokio::time::sleep(Duration::from_secs(75)).await;
         assert_eq!(uids(&bed.pods.live("train")), uids(&before));
         for pod in &before[1..] {
             bed.find(&pod.node).await;

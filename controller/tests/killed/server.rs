@@ -1,6 +1,6 @@
-//! A real API server with two nodes, a simulator of their jobs and larderds, and Larder's controllers as processes.
+//! A real API server with two fake nodes, a simulator of their jobs and larderds, and Larder's controllers as processes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ use crate::script::{Step, spec};
 
 const NAMESPACE: &str = "team";
 
+const NODES: [&str; 2] = ["n1", "n2"];
+
 /// Long enough even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -40,7 +42,28 @@ pub(crate) struct Server {
 
 /// Runs a test in a cluster with a network of its own.
 pub(crate) fn in_cluster(test: impl AsyncFn(&Server) + Sync) {
-    let cluster = Cluster::start(2);
+    let cluster = Cluster::of_fake_nodes();
+    let nodes = NODES.map(|name| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": name,
+                "annotations": {"kwok.x-k8s.io/node": "fake"},
+                "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
+            },
+        })
+    });
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "List", "items": nodes}).to_string());
+    cluster.wait_for("the nodes are ready", TIMEOUT, || {
+        let nodes = cluster.get_json(&["nodes"]);
+        nodes["items"].as_array().is_some_and(|nodes| {
+            nodes.iter().all(|node| {
+                let is_ready = node["status"]["conditions"].to_string().contains("KubeletReady");
+                is_ready && !node["spec"]["taints"].is_array()
+            })
+        })
+    });
     let crds = repository().join("deploy/crds").display().to_string();
     cluster.kubectl_ok(&["apply", "-k", &crds]);
     let established = ["crd/datasets.larder.dev", "crd/nodecaches.larder.dev"];
@@ -66,7 +89,7 @@ impl Server {
         handover::hand_over(&client, NAMESPACE).await.expect("jobs can be handed over");
         let config = Config {
             namespace: NAMESPACE.to_owned(),
-            nodes: BTreeSet::from(["n1".to_owned(), "n2".to_owned()]),
+            nodes: NODES.map(str::to_owned).into(),
             capacity_bytes: 1_000_000_000_000,
             files: 10,
             bytes: 10_000_000_000,

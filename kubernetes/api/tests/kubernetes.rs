@@ -43,30 +43,9 @@ impl Server {
     /// Waits for exclusive use of the shared cluster, and until the definitions and policies are in effect.
     fn start(namespace: &str) -> Self {
         let server = Self { cluster: Cluster::shared() };
-        for name in [SYSTEM_NAMESPACE, namespace] {
-            // Another test may have created the namespace.
-            server.cluster.kubectl(&["create", "namespace", name]);
-        }
-        for account in [LARDERD_ACCOUNT, CONTROLLER_ACCOUNT] {
-            server.cluster.kubectl(&["create", "serviceaccount", account, "-n", SYSTEM_NAMESPACE]);
-        }
-        let deploy = repository().join("deploy");
-        let file = |name: &str| deploy.join(name).display().to_string();
-        server.cluster.kubectl_ok(&["apply", "-k", &file("crds")]);
-        server.cluster.kubectl_ok(&[
-            "wait",
-            "--for=condition=Established",
-            "crd/cachequotas.larder.dev",
-            "crd/datasets.larder.dev",
-            "crd/lardersettings.larder.dev",
-            "crd/nodecaches.larder.dev",
-            "crd/queues.larder.dev",
-            "crd/trainingjobs.larder.dev",
-        ]);
-        for name in ["policies.yaml", "controller-policies.yaml", "affinity.yaml"] {
-            server.cluster.kubectl_ok(&["apply", "-f", &file(&format!("components/datasets/base/{name}"))]);
-        }
-        server.cluster.kubectl_ok(&["apply", "-f", &file("components/datasets/base/settings.yaml")]);
+        // Another test may have created the namespace.
+        server.cluster.kubectl(&["create", "namespace", namespace]);
+        server.cluster.once("definitions", || server.define());
         server.list_endpoints(&[LISTED, "https://other"]);
         // A policy takes effect some time after it was applied.
         server.cluster.wait_for("the policies count", TIMEOUT, || {
@@ -78,6 +57,30 @@ impl Server {
                 && !refused(json!({"source": "s3://b", "anonymous": true, "endpoint": LISTED}))
         });
         server
+    }
+
+    /// Applies the definitions, the policies about Datasets, and what these are about.
+    fn define(&self) {
+        self.cluster.kubectl(&["create", "namespace", SYSTEM_NAMESPACE]);
+        for account in [LARDERD_ACCOUNT, CONTROLLER_ACCOUNT] {
+            self.cluster.kubectl(&["create", "serviceaccount", account, "-n", SYSTEM_NAMESPACE]);
+        }
+        let deploy = repository().join("deploy");
+        let file = |name: &str| deploy.join(name).display().to_string();
+        self.cluster.kubectl_ok(&["apply", "-k", &file("crds")]);
+        self.cluster.kubectl_ok(&[
+            "wait",
+            "--for=condition=Established",
+            "crd/cachequotas.larder.dev",
+            "crd/datasets.larder.dev",
+            "crd/lardersettings.larder.dev",
+            "crd/nodecaches.larder.dev",
+            "crd/queues.larder.dev",
+            "crd/trainingjobs.larder.dev",
+        ]);
+        for name in ["policies.yaml", "controller-policies.yaml", "affinity.yaml", "settings.yaml"] {
+            self.cluster.kubectl_ok(&["apply", "-f", &file(&format!("components/datasets/base/{name}"))]);
+        }
     }
 
     /// Lists the endpoints that any Dataset may name.

@@ -42,7 +42,8 @@ impl Deployment {
             Ok(_) => {
                 cluster.kubectl_ok(&["delete", "-k", deploy().to_str().unwrap()]);
             }
-            Err(_) => load_larder(cluster),
+            // The image outlives a chart that is uninstalled.
+            Err(_) => cluster.once("larder", || load_larder(cluster)),
         }
         match self {
             Self::Plain => apply(cluster, ""),
@@ -77,7 +78,8 @@ fn apply(cluster: &Cluster, lines: &str) {
     assert!(copied.unwrap().success(), "copy deploy");
     let ours = overlay.path().join("ours");
     std::fs::create_dir(&ours).unwrap();
-    // A test may run on a disk that is almost full, and on two CPUs.
+    // A test may run on a disk that is almost full, and on two CPUs. It waits for every update of a DaemonSet, so that is
+    // made on both nodes at once.
     let text = format!(
         r#"resources: [../deploy]
 {lines}
@@ -86,6 +88,10 @@ patches:
     patch: |
       - {{op: add, path: /spec/template/spec/containers/0/args/-, value: "--keep-free=0%"}}
       - {{op: replace, path: /spec/template/spec/containers/0/resources/requests/cpu, value: 250m}}
+      - {{op: replace, path: /spec/updateStrategy/rollingUpdate/maxUnavailable, value: 2}}
+  - target: {{kind: DaemonSet, name: larder-csi}}
+    patch: |
+      - {{op: replace, path: /spec/updateStrategy/rollingUpdate/maxUnavailable, value: 2}}
 "#
     );
     std::fs::write(ours.join("kustomization.yaml"), text).unwrap();
@@ -138,7 +144,9 @@ pub fn load_larder(cluster: &Cluster) {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("larder.tar");
     let bin = PROGRAMS.map(built)[0].parent().expect("programs are in a folder").to_owned();
-    let made = Command::new(deploy().join("images/build")).arg("--bin").arg(bin).arg(&image).output().unwrap();
+    // Half a minute is saved: the programs of tests are large.
+    let mut build = Command::new(deploy().join("images/build"));
+    let made = build.arg("--uncompressed").arg("--bin").arg(bin).arg(&image).output().unwrap();
     assert!(made.status.success(), "build the image: {}", String::from_utf8_lossy(&made.stderr));
     cluster.load_image(&image);
 }

@@ -24,6 +24,16 @@ use shared::Turn;
 /// Number of nodes of the shared cluster.
 const SHARED_NODES: u32 = 2;
 
+/// Words of errors that say nothing about the object: an API server or an etcd that does not answer in time.
+const BUSY: [&str; 4] = ["etcdserver: ", "timed out", "TLS handshake timeout", "connection refused"];
+
+/// How long a test waits for its answer.
+const BUSY_MOST: Duration = Duration::from_secs(120);
+
+/// Pauses of a wait between two questions.
+const PAUSE_LEAST: Duration = Duration::from_millis(100);
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+
 /// A running cluster with the nodes `n1`, `n2` and so on. Pods find each other by the names of headless services. If a
 /// panic drops it, it prints the state and the logs of its pods to standard error.
 #[derive(Debug)]
@@ -135,6 +145,15 @@ impl Cluster {
         self.folder.join(format!("note-{name}"))
     }
 
+    /// Runs `work`, unless an earlier test of this cluster has run it, under the same name.
+    pub fn once(&self, name: &str, work: impl FnOnce()) {
+        let note = self.note(name);
+        if !note.exists() {
+            work();
+            std::fs::write(note, "").expect("a file in the cluster's folder");
+        }
+    }
+
     /// The administrator's kubeconfig. Its API server is in the cluster's network ([`Self::in_network`]).
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")
@@ -166,10 +185,19 @@ impl Cluster {
         succeeded(&format!("kubectl apply of\n{yaml}\n"), &output);
     }
 
-    /// `kubectl get ARGS -o json`.
+    /// `kubectl get ARGS -o json`, repeated while the API server is too busy to answer.
     pub fn get_json(&self, args: &[&str]) -> Value {
-        let json = self.kubectl_ok(&[&["get", "-o", "json"], args].concat());
-        serde_json::from_str(&json).expect("kubectl prints JSON")
+        let args = [&["get", "-o", "json"], args].concat();
+        let started = Instant::now();
+        loop {
+            let output = self.kubectl(&args);
+            let is_busy = BUSY.iter().any(|words| text(&output.stderr).contains(words));
+            if output.status.success() || !is_busy || started.elapsed() > BUSY_MOST {
+                let json = succeeded(&format!("kubectl {args:?}"), &output);
+                return serde_json::from_str(&json).expect("kubectl prints JSON");
+            }
+            std::thread::sleep(PAUSE_MOST);
+        }
     }
 
     /// Runs a command in a pod's first container.
@@ -177,12 +205,18 @@ impl Cluster {
         self.kubectl(&[&["exec", "-n", namespace, pod, "--"], args].concat())
     }
 
-    /// Waits until `done` returns true, and calls it ten times per second. Panics after `timeout`.
+    /// Waits until `done` returns true, and calls it up to ten times per second, less often if it takes long. Panics
+    /// after `timeout`.
     pub fn wait_for(&self, what: &str, timeout: Duration, mut done: impl FnMut() -> bool) {
         let started = Instant::now();
-        while !done() {
+        loop {
+            let asked = Instant::now();
+            if done() {
+                return;
+            }
             assert!(started.elapsed() < timeout, "waited {timeout:?} in vain for {what}");
-            std::thread::sleep(Duration::from_millis(100));
+            // A kubectl takes a core while it runs, which the test's own pods may need.
+            std::thread::sleep((asked.elapsed() * 2).clamp(PAUSE_LEAST, PAUSE_MOST));
         }
     }
 
@@ -194,14 +228,11 @@ impl Cluster {
 
     /// Loads [`Self::TRAINING`] into all nodes, unless an earlier test has loaded it.
     pub fn load_training_image(&self) {
-        let note = self.note("training-image");
-        if note.exists() {
-            return;
-        }
-        let mut command = Command::new(repository().join("tests/cluster/training.sh"));
-        let loaded = command.arg("load").arg(&self.folder).output().expect("the image's script runs");
-        succeeded("training.sh load", &loaded);
-        std::fs::write(note, "").expect("a file in the cluster's folder");
+        self.once("training-image", || {
+            let mut command = Command::new(repository().join("tests/cluster/training.sh"));
+            let loaded = command.arg("load").arg(&self.folder).output().expect("the image's script runs");
+            succeeded("training.sh load", &loaded);
+        });
     }
 
     /// Node `n`'s `/var/lib/kubelet`, as a path of this machine. The node's mounts are not visible below this path; use

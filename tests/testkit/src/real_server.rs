@@ -4,7 +4,7 @@
 //! if the test's process is killed.
 
 use std::fmt::Write as _;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -49,6 +49,8 @@ pub struct RealServer {
     kind: ServerKind,
     folder: PathBuf,
     endpoint: String,
+    /// Keeps other tests from choosing the server's port before it listens there.
+    _chosen: UdpSocket,
 }
 
 impl RealServer {
@@ -83,9 +85,8 @@ impl RealServer {
         // Paths of Unix sockets must be short, and a build folder may be deep.
         let folder =
             tempfile::Builder::new().prefix("larder-s3-").tempdir_in("/tmp").expect("a temporary folder").keep();
-        // The port is free now. If two tests choose the same port, the second fails with an error.
-        let port = free_port();
-        let mut server = Self { kind, folder, endpoint: String::new() };
+        let (port, chosen) = free_port();
+        let mut server = Self { kind, folder, endpoint: String::new(), _chosen: chosen };
         let mut start = Command::new(&script);
         start.arg("start").arg(&server.folder).arg(port.to_string());
         let started = start.envs(variables.iter().map(|(name, value)| (name, value))).output();
@@ -154,6 +155,8 @@ impl RealServer {
         std::fs::write(&file, body).expect("a file");
         let put = Command::new("curl")
             .args(["-sS", "--fail-with-body", "-X", "PUT", "--aws-sigv4", "aws:amz:us-east-1:s3"])
+            // On a busy machine, a gateway may not know a new user or bucket at once.
+            .args(["--retry", "20", "--retry-delay", "1", "--retry-all-errors"])
             .args(["--user", &format!("{access_key}:{}", Self::SECRET_KEY)])
             .args(["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "--data-binary"])
             .arg(format!("@{}", file.display()))
@@ -203,13 +206,16 @@ impl Drop for RealServer {
     }
 }
 
-/// A free port below the range of ephemeral ports, followed by free ports for the cluster's other servers.
-fn free_port() -> u16 {
+/// A free port below the range of ephemeral ports, followed by free ports for the cluster's other servers, and the
+/// socket by which other tests know that it is taken: servers listen for TCP alone.
+fn free_port() -> (u16, UdpSocket) {
     let start = 10_000 + (std::process::id() % 200) as u16 * 50;
     (0..400)
         .map(|step| 10_000 + (start - 10_000 + step * 50) % 20_000)
-        .find(|port| {
-            TcpListener::bind(("127.0.0.1", *port)).is_ok() && TcpListener::bind(("127.0.0.1", port + 1)).is_ok()
+        .find_map(|port| {
+            let chosen = UdpSocket::bind(("127.0.0.1", port)).ok()?;
+            let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+            (is_free(port) && is_free(port + 1)).then_some((port, chosen))
         })
         .expect("some port is free")
 }

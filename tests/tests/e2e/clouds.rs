@@ -119,7 +119,7 @@ fn takes_a_prefix_without_keys_for_misspelt_and_one_with_its_marker_for_empty(ki
 }
 
 fn keeps_a_mirror(kind: ServerKind) {
-    const SMALL: u64 = 300;
+    const SMALL: u64 = 100;
     let Some((lab, server)) = lab(kind) else { return };
     let folder = |name: &str| lab.folder().join(name);
     std::fs::create_dir(folder("origin")).unwrap();

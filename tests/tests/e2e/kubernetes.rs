@@ -270,14 +270,11 @@ fn readers_outlive_200_kills_of_daemon_plugin_and_their_shims() {
     });
     assert_eq!(shims, kills / 20);
     for reader in &readers {
-        let _ = platform.exec(reader, &["touch", "/tmp/stop"]);
+        platform.ask_to_stop(reader);
     }
     let mut rounds = 0;
     for reader in &readers {
-        let said = platform.output(reader);
-        assert!(!said.contains("WRONG"), "{reader}: {said}");
-        assert!(said.ends_with("stopped\n"), "{reader} is stuck: {said}");
-        rounds += said.matches("round").count();
+        rounds += platform.stop_reader(reader).matches("round").count();
     }
     println!("{kills} kills, {shims} of them of shims; {} files read and checked", rounds * 12);
     // Whoever died, no node lost a block of a dataset that its pods had mounted.
@@ -361,9 +358,7 @@ fn an_upgrade_and_a_kubelet_restart_under_readers_lose_nothing() {
     for path in expected.keys() {
         assert_eq!(platform.gets_of("set", path), 1, "{path}: the cache was kept");
     }
-    let _ = platform.exec("reader", &["touch", "/tmp/stop"]);
-    let said = platform.output("reader");
-    assert!(!said.contains("WRONG") && said.ends_with("stopped\n"), "{said}");
+    platform.stop_reader("reader");
     platform.delete_readers();
     platform.assert_clean(1);
 }

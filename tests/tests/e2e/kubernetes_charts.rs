@@ -27,9 +27,7 @@ fn a_chart_is_upgraded_under_readers_a_node_joins_and_nothing_is_left() {
     // Both programs of a node are replaced at the same time.
     let changed = ["larderd.extraArgs[0]=--warm-rate=1GiB/s", "csi.extraArgs[0]=--read-ahead=512"];
     platform.upgrade_chart(&changed);
-    let _ = platform.exec("reader", &["touch", "/tmp/stop"]);
-    let said = platform.output("reader");
-    assert!(!said.contains("WRONG") && said.ends_with("stopped\n"), "{said}");
+    platform.stop_reader("reader");
     platform.delete_readers();
 
     // The second node leaves, and joins again with the taint; a pod waits for it.

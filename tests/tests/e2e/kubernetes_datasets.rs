@@ -195,9 +195,7 @@ fn one_apply_warms_the_nodes_and_the_first_epoch_of_a_pod_makes_no_get() {
     let rounds = || platform.logs("reader").matches("round").count();
     let before = rounds();
     cluster.wait_for("it reads on", TIMEOUT, || rounds() > before + 1);
-    assert!(platform.exec("reader", &["touch", "/tmp/stop"]).status.success());
-    let said = platform.output("reader");
-    assert!(!said.contains("WRONG") && said.ends_with("stopped\n"), "{said}");
+    platform.stop_reader("reader");
     platform.delete_readers();
     wait_until_nothing_is_left(&platform);
 
@@ -409,16 +407,15 @@ fn another_snapshot_is_warmed_beside_the_old_one_and_followed_and_rolled_back() 
     );
     snapshot(&old);
     cluster.wait_for("the Deployment serves the old snapshot again", TIMEOUT, || served() == "30");
-    assert!(platform.exec("reader", &["touch", "/tmp/stop"]).status.success());
-    let said = platform.output("reader");
-    assert!(!said.contains("WRONG") && said.ends_with("stopped\n"), "{said}");
+    platform.stop_reader("reader");
     // The whole namespace goes, with the dataset in it.
     cluster.kubectl_ok(&["delete", "namespace", own, "--wait=false"]);
     wait_until_nothing_is_left(&platform);
 }
 
 const FAKE_NODES: usize = 20;
-const PODS: usize = 100;
+/// The node that has their data makes a sandbox and a mount for each.
+const PODS: usize = 40;
 
 /// Nodes with room for pods and without a kubelet. They count as ready for about 40 s. Larder's own pods do not go
 /// there.
@@ -506,7 +503,7 @@ fn pods_with_inline_volumes_are_scheduled_where_their_data_is_and_elsewhere_once
     let nodes = nodes_of(&platform, "first", PODS);
     let there = nodes.iter().filter(|node| **node == holder).count();
     println!("{there} of {PODS} on {holder}");
-    assert!(there >= 95, "{nodes:?}");
+    assert!(there * 100 >= PODS * 95, "{nodes:?}");
     platform.delete_readers();
 
     platform.kubectl(&["delete", "dset", "set", "--wait=false"]);

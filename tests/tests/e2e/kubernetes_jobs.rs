@@ -358,13 +358,14 @@ fn elastic_torchrun_loses_a_worker_to_a_more_urgent_job_and_gets_it_back_without
             .is_some_and(|line| line["world"] == wanted)
     };
     lab.platform.cluster.wait_for("three workers train", TIMEOUT, || world(3));
-    let mut urgent = lab.role("worker", 1, "900m", &["sleep", "20"]);
+    let until_enough = "until [ -e /out/enough ]; do sleep 1; done";
+    let mut urgent = lab.role("worker", 1, "900m", &["sh", "-c", until_enough]);
     urgent["template"]["spec"]["priorityClassName"] = "urgent".into();
     lab.job("urgent", "single", &[urgent], &json!({}));
+    // However long they take to meet again.
+    lab.platform.cluster.wait_for("two workers train", TIMEOUT, || world(2));
+    std::fs::write(lab.out.join("enough"), "").unwrap();
     lab.wait_for_phase("urgent", "Succeeded");
-    lab.platform
-        .cluster
-        .wait_for("two workers trained", TIMEOUT, || lab.recorded().iter().any(|line| line["world"] == 2));
     lab.platform.cluster.wait_for("three workers train again", TIMEOUT, || world(3));
     assert_eq!(lab.restarts("train"), [], "a worker that gave way was not replaced");
     // A step is in the record of each rank once, but for the one under way when the world changed.
@@ -395,7 +396,9 @@ fn seed_004_a_job_that_asks_for_nothing_has_cpus_of_its_own() {
 #[test]
 fn a_job_whose_node_dies_goes_on_elsewhere_and_its_stuck_pod_blocks_nothing() {
     let lab = Lab::start("node-dies");
-    lab.job("train", "single", &[lab.role("worker", 1, "100m", &["sleep", "3600"])], &json!({}));
+    // The default is a minute. On fake nodes, a test of the controller waits for it.
+    let restart = json!({"restart": {"nodeLostAfter": "10s"}});
+    lab.job("train", "single", &[lab.role("worker", 1, "100m", &["sleep", "3600"])], &restart);
     lab.wait_for_phase("train", "Running");
     let (pod, node) = lab.pods("train").pop_first().unwrap();
     let n: u32 = node.trim_start_matches('n').parse().unwrap();

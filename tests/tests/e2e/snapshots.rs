@@ -112,13 +112,13 @@ fn import(lab: &Lab) {
 
 // SEMANTICS: C16
 #[test]
-fn after_a_change_of_one_percent_of_100_000_files_one_percent_is_fetched() {
+fn after_a_change_of_one_percent_of_20_000_files_one_percent_is_fetched() {
     let lab = Lab::new();
-    let mut tree = Tree::new(&lab, 100_000, 600);
+    let mut tree = Tree::new(&lab, 20_000, 600);
     let mount = lab.mount("big", &lab.url(), &[]);
     lab.larder_ok(&["warm", mount.dir().to_str().unwrap(), "--wait"]);
     mount.settle();
-    assert_eq!(mount.metric("store_blocks"), 100_000);
+    assert_eq!(mount.metric("store_blocks"), 20_000);
     drop(mount);
     let changed = tree.change(&lab, 100);
     import(&lab);

@@ -68,7 +68,7 @@ fn every_epoch_gets_each_missing_file_once_on_a_busy_machine() {
             });
         }
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for epoch in 1..=u64::from(scaled(20)) {
+            for epoch in 1..=u64::from(scaled(8)) {
                 // The kernel may keep a page that it was asked to drop. Then it does not request all of the file, and
                 // what is left waits in the window for the epoch after.
                 let left = mount.metric("fs_window_bytes");

@@ -53,30 +53,35 @@ impl Server {
         let spec = json!({"spec": {"jobsWithoutQueue": may}}).to_string();
         self.cluster.kubectl_ok(&["patch", "lardersettings", SETTINGS, "--type=merge", "-p", &spec]);
     }
+
+    /// Applies Larder's JobTypes and the policies about jobs.
+    fn define_jobs(&self) {
+        let folder = repository().join("deploy/components/jobs");
+        let kinds = ["jobtypes", "queues", "trainingjobs"].map(|kind| format!("crd/{kind}.larder.dev"));
+        let mut wait = vec!["wait", "--for=condition=Established"];
+        wait.extend(kinds.iter().map(String::as_str));
+        self.cluster.kubectl_ok(&wait);
+        self.cluster.kubectl_ok(&["apply", "-k", &folder.join("types").display().to_string()]);
+        self.cluster.kubectl_ok(&["apply", "-f", &folder.join("base/policies.yaml").display().to_string()]);
+        // As the controller does.
+        let types = json!({"status": {"jobTypes": ["single", "pytorch", "mpi"]}}).to_string();
+        self.cluster.kubectl_ok(&[
+            "patch",
+            "lardersettings",
+            SETTINGS,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &types,
+        ]);
+    }
 }
 
 /// A server with Larder's JobTypes, on which the policies for jobs are in effect.
 pub(super) fn start(namespace: &str) -> Server {
     let server = Server::start(namespace);
-    let folder = repository().join("deploy/components/jobs");
-    let kinds = ["jobtypes", "queues", "trainingjobs"].map(|kind| format!("crd/{kind}.larder.dev"));
-    let mut wait = vec!["wait", "--for=condition=Established"];
-    wait.extend(kinds.iter().map(String::as_str));
-    server.cluster.kubectl_ok(&wait);
-    server.cluster.kubectl_ok(&["apply", "-k", &folder.join("types").display().to_string()]);
     server.allow_jobs_without_queue(true);
-    server.cluster.kubectl_ok(&["apply", "-f", &folder.join("base/policies.yaml").display().to_string()]);
-    // As the controller does.
-    let types = json!({"status": {"jobTypes": ["single", "pytorch", "mpi"]}}).to_string();
-    server.cluster.kubectl_ok(&[
-        "patch",
-        "lardersettings",
-        SETTINGS,
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        &types,
-    ]);
+    server.cluster.once("definitions-of-jobs", || server.define_jobs());
     // A policy takes effect some time after it was applied.
     server.cluster.wait_for("the policies about jobs count", TIMEOUT, || {
         let refused = |fields: Value| !server.try_apply(&job(namespace, fields)).status.success();
