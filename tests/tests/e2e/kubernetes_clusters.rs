@@ -28,7 +28,7 @@ fn is_warmed_first(lab: &Lab, place: &Place, job: &str) {
     place.origin.set(Link::Passes);
 }
 
-// SEMANTICS: J18
+// SEMANTICS: J18, J20
 #[test]
 fn a_job_goes_where_its_data_is_or_where_it_fits_and_is_seen_and_ended_from_home() {
     let lab = Lab::start();
@@ -52,6 +52,8 @@ fn a_job_goes_where_its_data_is_or_where_it_fits_and_is_seen_and_ended_from_home
     assert_eq!(row.split_whitespace().nth(1), Some("yes"), "{listed}");
     let described = lab.larder(&["cluster", "describe", "west"]);
     assert!(described.contains(&format!("{TEAM}/far")) && described.contains("100 %"), "{described}");
+
+    namespace_that_was_not_given(&lab);
 
     // Where it fits, once its data is there: at home.
     lab.fill("west");
@@ -88,6 +90,23 @@ fn a_job_goes_where_its_data_is_or_where_it_fits_and_is_seen_and_ended_from_home
     lab.larder(&["job", "cancel", "third", "-n", TEAM, "--wait"]);
     assert_eq!(west.job("third"), Value::Null);
     west.cluster.wait_for("its pods are gone", TIMEOUT, || west.live_pods("third").is_empty());
+}
+
+/// A job of a namespace in which the home may run no jobs over there.
+fn namespace_that_was_not_given(lab: &Lab) {
+    for place in [&lab.home, &lab.west] {
+        place.cluster.kubectl_ok(&["create", "namespace", "team-b"]);
+    }
+    let mut job = lab.job("stranger", 100, "true", &json!({"clusters": ["west"]}));
+    job["metadata"]["namespace"] = "team-b".into();
+    lab.home.apply(&[job]);
+    lab.home.cluster.wait_for("the job says that it is refused", TIMEOUT, || {
+        let job = lab.home.get(&["tj", "-n", "team-b", "stranger"]);
+        let why = job["status"]["waitingFor"].as_str().unwrap_or_default();
+        why.starts_with("cluster west refuses the job: ") && why.contains("home-hq")
+    });
+    assert_eq!(lab.west.get(&["tj", "-n", "team-b", "stranger"]), Value::Null);
+    lab.home.cluster.kubectl_ok(&["delete", "tj", "-n", "team-b", "stranger", "--timeout=120s"]);
 }
 
 /// The token of the home ends, and is replaced. `third` is in `west`, where it has these pods, and `fill-here` is at home.

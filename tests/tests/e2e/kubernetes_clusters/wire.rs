@@ -58,7 +58,9 @@ impl Wire {
 async fn serve(listener: TcpListener, server: SocketAddr, link: watch::Receiver<Link>) {
     listener.set_nonblocking(true).unwrap();
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-    while let Ok((client, _)) = listener.accept().await {
+    loop {
+        // A client that is gone before it is accepted is an error, too.
+        let Ok((client, _)) = listener.accept().await else { continue };
         // The error is ignored: both ends see that their connection has ended.
         tokio::spawn(connection(client, server, link.clone()));
     }
