@@ -1,5 +1,5 @@
-//! Jobs in another cluster: two real control planes with a kubelet each, Larder deployed on both as its users deploy it,
-//! and a link between them that breaks.
+//! Jobs in another cluster: two real control planes with a kubelet each, Larder deployed on both as its users deploy
+//! it, and a link between them that breaks.
 
 mod lab;
 mod wire;
@@ -109,7 +109,8 @@ fn namespace_that_was_not_given(lab: &Lab) {
     lab.home.cluster.kubectl_ok(&["delete", "tj", "-n", "team-b", "stranger", "--timeout=120s"]);
 }
 
-/// The token of the home ends, and is replaced. `third` is in `west`, where it has these pods, and `fill-here` is at home.
+/// The token of the home ends, and is replaced. `third` is in `west`, where it has these pods, and `fill-here` is at
+/// home.
 fn credentials_that_end(lab: &Lab, pods: &[String]) {
     lab.west.cluster.kubectl_ok(&["delete", "secret", "-n", "larder-system", "home-hq"]);
     lab.wait_until_west_is("False");
@@ -169,7 +170,8 @@ fn jobs_are_neither_lost_nor_run_twice_while_the_link_breaks_and_both_controller
     let job = |name: &String| {
         let at: usize = name["job-".len()..].parse().unwrap();
         let script = format!(
-            "mkdir /shared/{name} || {{ mkdir -p /shared/twice/{name}; exit 1; }}; sleep {}; echo $SITE >/shared/{name}/site",
+            "mkdir /shared/{name} || {{ mkdir -p /shared/twice/{name}; exit 1; }}\n\
+             sleep {}; echo $SITE >/shared/{name}/site",
             1 + at * 7 % 40
         );
         let clusters = if at % JOBS_OF_A_BREAK == 4 { "any" } else { "west" };

@@ -1,5 +1,5 @@
-//! [`Wire`]: a TCP port in one network that leads to a server in another, and can be broken. It knows nothing of what it
-//! passes on, so TLS goes through it.
+//! [`Wire`]: a TCP port in one network that leads to a server in another, and can be broken. It knows nothing of the
+//! bytes that it passes on, so TLS goes through it.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
