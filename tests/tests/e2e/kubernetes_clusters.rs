@@ -165,7 +165,8 @@ fn jobs_are_neither_lost_nor_run_twice_while_the_link_breaks_and_both_controller
     let lab = Lab::start();
     let (home, west) = (&lab.home, &lab.west);
     let names: Vec<String> = (0..scaled(20).min(100)).map(|at| format!("job-{at}")).collect();
-    let longest = if names.len() > 20 { 600 } else { 15 };
+    // The link is cut for up to so many seconds, with the kill somewhere in between.
+    let longest = if names.len() > 20 { 600 } else { 30 };
     // A folder is made once, whichever cluster a pod is in.
     let job = |name: &String| {
         let at: usize = name["job-".len()..].parse().unwrap();
@@ -190,9 +191,9 @@ fn jobs_are_neither_lost_nor_run_twice_while_the_link_breaks_and_both_controller
         if nth == 1 {
             lab.wait_until_west_is("False");
         }
-        pause(longest);
+        pause(longest / 2);
         kill_controllers(&lab);
-        pause(longest);
+        pause(longest / 2);
         lab.link.set(Link::Passes);
         pause(10);
         eprintln!("break {nth}: {link:?}");
