@@ -87,7 +87,7 @@ soak: tools
 	cargo nextest run --profile soak --release -p larder-e2e -p larder-fs -p larder-store -p larder-controller \
 		-E 'test(/kill|churn|come_and_go|in_turn|every_read_is_the_reference|rotated|many_mounts|outage_of_all_nodes|busy_machine|a_tree_/)'
 	cargo nextest run --profile soak --release -p larder-e2e -p larder-controller --run-ignored only \
-		-E 'test(/^(day|serving)::|five_thousand/)'
+		-E 'test(/^(day|serving)::|five_thousand|with_failover/)'
 
 doc: packages
 	cargo test --workspace --doc

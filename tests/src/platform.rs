@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use crate::lab::{BUCKET, SECRET};
 use crate::process::assert_private;
 use deployment::Deployment;
-pub use deployment::load_larder;
+pub use deployment::{deploy_with, load_larder};
 pub use scripts::{SUMS, reader_script, sums};
 
 /// Long enough on two cores that run everything at once.

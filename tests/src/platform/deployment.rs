@@ -36,7 +36,6 @@ impl Deployment {
     /// Deploys Larder this way, unless an earlier test did.
     pub(super) fn ensure(self, cluster: &Cluster) {
         let (note, name) = (cluster.note("deployed"), format!("{self:?}"));
-        let components = "components: [../deploy/components/datasets, ../deploy/components/jobs]";
         match std::fs::read_to_string(&note) {
             Ok(deployed) if deployed == name => return,
             Ok(_) => {
@@ -51,19 +50,23 @@ impl Deployment {
                 make_certificates(cluster);
                 apply(cluster, "components: [../deploy/components/sharing]");
             }
-            Self::Datasets => {
-                // The definitions must be served before there are objects of them.
-                cluster.kubectl_ok(&["apply", "--server-side", "-k", deploy().join("crds").to_str().unwrap()]);
-                cluster.kubectl_ok(&["wait", "--for=condition=Established", "crd", "--all"]);
-                apply(cluster, components);
-                // No test of programs is about quota.
-                let without = r#"{"spec":{"jobsWithoutQueue":true}}"#;
-                cluster.kubectl_ok(&["patch", "lardersettings", "larder", "--type=merge", "-p", without]);
-            }
+            Self::Datasets => deploy_with(cluster, &["datasets", "jobs"]),
             Self::Chart => helm_upgrade(cluster, &[]),
         }
         std::fs::write(note, name).unwrap();
     }
+}
+
+/// Deploys Larder with these components, of which `jobs` is one.
+pub fn deploy_with(cluster: &Cluster, components: &[&str]) {
+    // The definitions must be served before there are objects of them.
+    cluster.kubectl_ok(&["apply", "--server-side", "-k", deploy().join("crds").to_str().unwrap()]);
+    cluster.kubectl_ok(&["wait", "--for=condition=Established", "crd", "--all"]);
+    let folders: Vec<String> = components.iter().map(|name| format!("../deploy/components/{name}")).collect();
+    apply(cluster, &format!("components: [{}]", folders.join(", ")));
+    // No test of programs is about quota.
+    let without = r#"{"spec":{"jobsWithoutQueue":true}}"#;
+    cluster.kubectl_ok(&["patch", "lardersettings", "larder", "--type=merge", "-p", without]);
 }
 
 fn deploy() -> std::path::PathBuf {

@@ -26,6 +26,7 @@ mod imports;
 mod keys;
 mod kubernetes;
 mod kubernetes_charts;
+mod kubernetes_clusters;
 mod kubernetes_controllers;
 mod kubernetes_datasets;
 mod kubernetes_devices;
