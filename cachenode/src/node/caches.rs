@@ -17,6 +17,11 @@ use super::error::{CacheRefused, NodeError};
 /// The holder of pins among the promises. Uids of Datasets, the other holders, are longer.
 const PIN: &str = "pin";
 
+/// True if a promise is a pin, which a person made, and not a promise to a Dataset.
+pub(super) fn is_pin(promise: &Promise) -> bool {
+    promise.holder == PIN
+}
+
 /// A dataset in a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cached {
@@ -29,9 +34,8 @@ pub struct Cached {
 /// The datasets that a cache holds or keeps room for. Blocks on the disk.
 pub fn cached(store: &Store) -> Vec<Cached> {
     let promises = store.promises();
-    let is_pin = |promise: &&Promise| promise.holder == PIN;
     let of = |info: DatasetInfo| {
-        let is_pinned = promises.iter().filter(is_pin).any(|promise| promise.is_for(&info.key));
+        let is_pinned = promises.iter().any(|promise| is_pin(promise) && promise.is_for(&info.key));
         Cached { info, is_pinned }
     };
     store.datasets().into_iter().map(of).collect()
@@ -66,7 +70,7 @@ pub fn drop_cached(store: &Store, id: &CacheId) -> Result<(), CacheRefused> {
 pub fn promises_with_pin(store: &Store, id: &CacheId, is_pinned: bool) -> Result<Vec<Promise>, CacheRefused> {
     let info = find(store, id)?.info;
     let mut promises = store.promises();
-    promises.retain(|promise| promise.holder != PIN || !promise.is_for(&info.key));
+    promises.retain(|promise| !is_pin(promise) || !promise.is_for(&info.key));
     if is_pinned {
         let room = info.reservation.map_or(0, |reservation| reservation.disk_bytes).max(info.disk_bytes);
         promises.push(Promise {
@@ -102,8 +106,6 @@ impl Node {
 
     /// Pins a dataset, or ends its pin. Errors: [`promises_with_pin`], or the promises cannot be written.
     pub async fn pin_cache(self: &Arc<Self>, id: CacheId, is_pinned: bool) -> Result<(), NodeError> {
-        let node = Arc::clone(self);
-        let promises = tokio::task::spawn_blocking(move || promises_with_pin(&node.store, &id, is_pinned)).await??;
-        self.promise(promises).await
+        self.change_promises(move |store| Ok(promises_with_pin(store, &id, is_pinned)?)).await
     }
 }

@@ -64,3 +64,24 @@ async fn what_was_promised_to_a_dataset_object_is_neither_dropped_nor_unpinned()
     let refused = node.drop_cache(id).await.unwrap_err();
     assert!(matches!(refused, NodeError::Cache(CacheRefused::Promised { .. })), "{refused}");
 }
+
+// SEMANTICS: W4
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pin_outlives_what_a_controller_promises_and_drops_and_is_not_reported_to_it() {
+    let world = World::new();
+    let node = &world.node;
+    let open = world.open("pets", Placement::Local, None).await;
+    let id = open.cache_id();
+    drop(open);
+    let snapshot = closed(node).await.info.key.snapshot();
+    node.pin_cache(id, true).await.unwrap();
+    // As at each start of a larderd without a NodeCache, and whenever a NodeCache changes.
+    node.promise(Vec::new()).await.unwrap();
+    assert!(closed(node).await.is_pinned);
+    assert_eq!(node.cache_report().await.unwrap().promises, []);
+    assert!(!node.drop_unused(snapshot, "", u64::MAX).await.unwrap());
+    assert!(closed(node).await.is_pinned);
+    node.pin_cache(id, false).await.unwrap();
+    assert!(node.drop_unused(snapshot, "", u64::MAX).await.unwrap());
+    assert_eq!(cached(&node.store), []);
+}
