@@ -70,6 +70,11 @@ pub const METRICS: &[Metric] = &[
         "preemptions: a TrainingJob gave back room that it still requests (all of it, or an elastic job's surplus) for \
          another job, a lower quota, a drained Queue, or Kueue",
     ),
+    histogram(
+        "controller_job_queue_seconds",
+        "seconds",
+        "waiting time of the started TrainingJobs, from 1 s to 1 week",
+    ),
     counter(
         "controller_job_restarts_total",
         "losses",
@@ -81,7 +86,6 @@ pub const METRICS: &[Metric] = &[
         "rounds",
         "scheduling rounds; each round considers all TrainingJobs and Queues",
     ),
-    histogram("controller_job_wait_seconds", "seconds", "waiting time of the started TrainingJobs, from 1 s to 1 week"),
     gauge(
         "controller_jobs",
         "jobs",
@@ -508,6 +512,8 @@ pub fn metrics_page() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -519,6 +525,18 @@ mod tests {
         for metric in METRICS {
             assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
         }
+    }
+
+    #[test]
+    fn no_two_metrics_are_one_family_in_open_metrics() {
+        // The name of a family has no `_total`, and those of a histogram's series have these ends.
+        let names = METRICS.iter().flat_map(|metric| {
+            let family = metric.name.trim_end_matches("_total");
+            let ends: &[&str] = if metric.kind == Kind::Histogram { &["", "_bucket", "_count", "_sum"] } else { &[""] };
+            ends.iter().map(move |end| format!("{family}{end}"))
+        });
+        let mut seen = BTreeSet::new();
+        names.for_each(|name| assert!(seen.insert(name.clone()), "{name} is of two metrics"));
     }
 
     #[test]
