@@ -68,6 +68,13 @@ pub struct Pass {
     pub origin_p99_seconds: Option<f64>,
 }
 
+impl Pass {
+    /// Whether it is the first one and fills the cache, which promises nothing before that.
+    pub(crate) fn fills_cache(&self) -> bool {
+        self.number <= 1 && (self.cached_bytes as f64) < 0.95 * self.capacity_bytes.min(self.dataset_bytes) as f64
+    }
+}
+
 /// What was counted so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {

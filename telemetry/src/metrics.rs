@@ -339,8 +339,8 @@ pub const METRICS: &[Metric] = &[
     gauge(
         "pass_promised_ratio",
         "ratio",
-        "part of a `dataset` that its reservation holds, which a pass over the filled cache hits; served with names \
-         only",
+        "part of a `dataset` that its reservation holds, which a pass over the filled cache hits; none after a first \
+         pass that filled it; served with names only",
     ),
     counter("passes_total", "passes", "complete passes: readers have requested as many bytes as the dataset has"),
     counter(
@@ -489,8 +489,8 @@ pub fn metrics_page() -> String {
          `build_info`, and `process_`, whose names have no prefix.\n\
          - Names of datasets, namespaces and queues are for scrapers that present the token of\n  \
          `--metrics-token` alone. Their counters and gauges of a node then have the label `dataset`: at most\n  \
-         50 values, then `_other`, which has the counts of closed datasets too, so no sum falls. Histograms\n  \
-         never have it.\n\
+         50 values, then `_other`. The counters of a closed dataset stay until another needs their place, and\n  \
+         are added to `_other` then, so no sum falls. Histograms never have the label.\n\
          - In Kubernetes, `/metrics` is open to [labelled namespaces](kubernetes/operations.md#metrics).\n\
          - Counters at `/metrics` start at 0 with the process. Counters in a mount's `stats.json` start when\n  \
          its dataset is opened, except `store_` counters, which count the whole cache since the process\n  \

@@ -42,9 +42,9 @@ impl Dataset {
             Sample::new("cache_degraded", usage.degraded.is_some().into()),
             Sample::new("listing_age_seconds", age_of(self.manifest.created_ns()).as_secs()),
         ];
-        if let Some(Pass { hit_ratio, promised_ratio, .. }) = self.passes().last() {
-            gauges.extend(hit_ratio.map(|hits| ratio("pass_hit_ratio", hits)));
-            gauges.push(ratio("pass_promised_ratio", *promised_ratio));
+        if let Some(pass) = self.passes().last() {
+            gauges.extend(pass.hit_ratio.map(|hits| ratio("pass_hit_ratio", hits)));
+            gauges.extend((!pass.fills_cache()).then(|| ratio("pass_promised_ratio", pass.promised_ratio)));
         }
         gauges
     }
