@@ -263,9 +263,15 @@ impl OpenDatasets {
         sums.samples().chain([Sample::of("read_oldest_wait_seconds", [], Value::Time(oldest_wait))]).collect()
     }
 
-    /// Looks whether passes of the readers have ended, and writes those down.
-    pub(super) fn look_at_passes(&self) {
-        self.all().iter().filter_map(|dataset| dataset.look_at_passes()).for_each(|pass| self.history.add(pass));
+    /// Counts for how long readers waited, and writes down the passes that have ended. The time in which their threads
+    /// had no CPU is divided among the datasets by the requests since the last call.
+    pub(super) fn look_at_readers(&self, without_cpu: Duration) {
+        let datasets: Vec<_> = self.all().into_iter().map(|dataset| (dataset.new_reads(), dataset)).collect();
+        let all = datasets.iter().map(|(reads, _)| reads).sum::<u64>().max(1) as f64;
+        let ended = datasets
+            .iter()
+            .filter_map(|(reads, dataset)| dataset.look_at_readers(without_cpu.mul_f64(*reads as f64 / all)));
+        ended.for_each(|pass| self.history.add(pass));
     }
 
     /// Writes down the passes that are running, and waits a bounded time until all are written.

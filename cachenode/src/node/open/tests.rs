@@ -200,7 +200,7 @@ async fn no_series_grows_because_a_dataset_is_closed_and_its_own_go_on_when_it_i
         read(&one).await;
         one.settle().await;
         assert!(read_now(&one));
-        world.open.look_at_passes();
+        world.open.look_at_readers(Duration::ZERO);
         let before = counters(&world.open);
         drop(one);
         world.drained().await;
@@ -231,7 +231,7 @@ async fn every_sample_is_of_a_metric_in_the_table() {
     let dataset = world.open("one").await;
     read(&dataset).await;
     dataset.settle().await;
-    world.open.look_at_passes();
+    world.open.look_at_readers(Duration::ZERO);
     for sample in world.open.samples(true) {
         assert!(METRICS.iter().any(|metric| metric.name == sample.name), "{}", sample.name);
     }
@@ -244,12 +244,12 @@ async fn passes_are_counted_and_written_down_and_the_last_one_is_cut_off_by_the_
     let one = world.open("one").await;
     read(&one).await;
     one.settle().await;
-    world.open.look_at_passes();
+    world.open.look_at_readers(Duration::ZERO);
     let promised = || scraped(&world.open, true).into_keys().any(|(name, _)| name == "pass_promised_ratio");
     assert!(!promised(), "the first pass filled the cache");
     // A pass over the cached dataset, and half of one.
     assert!(read_now(&one));
-    world.open.look_at_passes();
+    world.open.look_at_readers(Duration::ZERO);
     one.read_file(0, 0, FILE_BYTES as u32 / 2).await.unwrap();
     let passes = one.stats().passes;
     assert_eq!(passes.iter().map(|pass| pass.complete).collect::<Vec<_>>(), [true, true]);
