@@ -297,7 +297,11 @@ impl Watch for PhaseWatch {
             WaitsFor::Capacity => Cause::Throttled,
             WaitsFor::Recovery => Cause::OriginErrors,
         };
-        self.stalls.enters(&self.phase, cause);
+        // The fetch may have several calls at a time. That one has failed stays the cause when another begins.
+        let is_failure = |cause| matches!(cause, Cause::Throttled | Cause::OriginErrors);
+        if is_failure(cause) || !is_failure(self.phase.cause()) {
+            self.stalls.enters(&self.phase, cause);
+        }
     }
 
     fn attempted(&self, attempt: Attempt, took: Duration) {
@@ -360,6 +364,9 @@ mod tests {
         watch.waits_for(WaitsFor::Capacity);
         advance(2 * SECOND).await;
         watch.waits_for(WaitsFor::Recovery);
+        // Another range of the block.
+        watch.waits_for(WaitsFor::Turn);
+        watch.waits_for(WaitsFor::Answer);
         advance(3 * SECOND).await;
         drop(reads);
         watch.waits_for(WaitsFor::Turn);
