@@ -194,7 +194,7 @@ mod tests {
         append(home.path(), &record(1)).unwrap();
         // Lines of another version.
         let mut full = OpenOptions::new().append(true).open(&path).unwrap();
-        full.write_all(&vec![b'\n'; FILE_BYTES as usize]).unwrap();
+        full.write_all("\n".repeat(FILE_BYTES as usize).as_bytes()).unwrap();
         let others = File::open(&path).unwrap();
         append(home.path(), &record(2)).unwrap();
         rotate(home.path(), &others).unwrap();
