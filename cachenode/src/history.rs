@@ -2,7 +2,7 @@
 //!
 //! A task appends each pass that has ended to a file of the home folder, one line of JSON each. A file that is large
 //! enough takes the place of the one before it, so there are at most two. Passes that come while the disk hangs are
-//! dropped beyond a few: nothing waits for it.
+//! dropped beyond a number: nothing waits for it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -29,8 +29,8 @@ const OLD_NAME: &str = "history.old.jsonl";
 /// A file of so many bytes, about a thousand passes, is large enough.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// Passes that wait to be written, at most.
-const WAITING: usize = 64;
+/// Passes that wait to be written, at most: more than a node has mounts, whose passes all end when it stops.
+const WAITING: usize = 1_000;
 
 /// How long a stop waits for the last passes to be written.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
