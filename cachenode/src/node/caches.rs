@@ -17,11 +17,6 @@ use super::error::{CacheRefused, NodeError};
 /// The holder of pins among the promises. Uids of Datasets, the other holders, are longer.
 const PIN: &str = "pin";
 
-/// True if a promise is a pin, which a person made, and not a promise to a Dataset.
-pub(super) fn is_pin(promise: &Promise) -> bool {
-    promise.holder == PIN
-}
-
 /// A dataset in a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cached {
@@ -31,11 +26,16 @@ pub struct Cached {
     pub is_pinned: bool,
 }
 
+/// The pins of a cache.
+pub(super) fn pins(store: &Store) -> impl Iterator<Item = Promise> {
+    store.promises().into_iter().filter(|promise| promise.holder == PIN)
+}
+
 /// The datasets that a cache holds or keeps room for. Blocks on the disk.
 pub fn cached(store: &Store) -> Vec<Cached> {
-    let promises = store.promises();
+    let pins: Vec<Promise> = pins(store).collect();
     let of = |info: DatasetInfo| {
-        let is_pinned = promises.iter().any(|promise| is_pin(promise) && promise.is_for(&info.key));
+        let is_pinned = pins.iter().any(|pin| pin.is_for(&info.key));
         Cached { info, is_pinned }
     };
     store.datasets().into_iter().map(of).collect()
@@ -70,7 +70,7 @@ pub fn drop_cached(store: &Store, id: &CacheId) -> Result<(), CacheRefused> {
 pub fn promises_with_pin(store: &Store, id: &CacheId, is_pinned: bool) -> Result<Vec<Promise>, CacheRefused> {
     let info = find(store, id)?.info;
     let mut promises = store.promises();
-    promises.retain(|promise| !is_pin(promise) || !promise.is_for(&info.key));
+    promises.retain(|promise| promise.holder != PIN || !promise.is_for(&info.key));
     if is_pinned {
         let room = info.reservation.map_or(0, |reservation| reservation.disk_bytes).max(info.disk_bytes);
         promises.push(Promise {

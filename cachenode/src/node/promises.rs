@@ -10,19 +10,19 @@ use larder_store::{DatasetInfo, Promise, Store, StoreError};
 use tracing::{info, warn};
 
 use super::Node;
-use super::caches::is_pin;
+use super::caches::pins;
 use super::error::NodeError;
 use super::report::{CacheReport, CachedSnapshot};
 
 impl Node {
     /// Replaces the promises to Datasets, as far as there is room for them, and gives room to the open datasets among
-    /// them. Pins stay. Errors: they cannot be written down; those before stand.
+    /// them. Pins stay: a person ends them. Errors: they cannot be written down; those before stand.
     pub async fn promise(self: &Arc<Self>, promises: Vec<Promise>) -> Result<(), NodeError> {
-        self.change_promises(|store| Ok([promises, store.promises().into_iter().filter(is_pin).collect()].concat()))
-            .await
+        self.change_promises(move |store| Ok(pins(store).chain(promises).collect())).await
     }
 
-    /// Replaces all promises by those that `change` returns, while nothing else changes them.
+    /// Replaces the promises by those that `change` makes of the store's. One change follows the other, so none is
+    /// lost. Errors: those of `change`, or they cannot be written down; those before stand.
     pub(super) async fn change_promises(
         self: &Arc<Self>,
         change: impl FnOnce(&Store) -> Result<Vec<Promise>, NodeError> + Send + 'static,
@@ -56,7 +56,7 @@ impl Node {
     }
 
     fn report(&self) -> io::Result<CacheReport> {
-        let datasets = self.store.datasets();
+        let (datasets, pins) = (self.store.datasets(), pins(&self.store).collect::<Vec<_>>());
         let totals = self.budget().totals(&datasets)?;
         let cached = |info: &DatasetInfo| {
             let mounts = info.connections.as_ref().map_or(0, |connections| connections.len() as u32);
@@ -90,7 +90,7 @@ impl Node {
             promised_bytes: totals.promised_bytes,
             needed_bytes: totals.needed_bytes,
             snapshots: snapshots.into_values().collect(),
-            promises: self.store.promises().into_iter().filter(|promise| !is_pin(promise)).collect(),
+            promises: self.store.promises().into_iter().filter(|promise| !pins.contains(promise)).collect(),
         })
     }
 
@@ -113,8 +113,7 @@ impl Node {
             let is_of = |info: &DatasetInfo| info.key.snapshot() == snapshot && info.key.owner() == owner;
             let mut had_some = false;
             // A pin is for all caches that the owner has of the snapshot.
-            let is_pinned = |it: &Promise| is_pin(it) && it.snapshot == snapshot && it.owner == owner;
-            if node.store.promises().iter().any(is_pinned) {
+            if pins(&node.store).any(|pin| pin.snapshot == snapshot && pin.owner == owner) {
                 return Ok(false);
             }
             for info in node.store.datasets().iter().filter(|info| is_of(info) && is_unused(info)) {
