@@ -47,6 +47,24 @@ async fn a_dataset_in_the_cache_is_dropped_only_if_it_is_neither_used_nor_pinned
 
 // SEMANTICS: W4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pinned_dataset_is_not_dropped_for_a_controller_nor_reported_to_it_as_its_promise() {
+    let world = World::new();
+    let node = &world.node;
+    let open = world.open("pets", Placement::Local, None).await;
+    let id = open.cache_id();
+    drop(open);
+    let snapshot = closed(node).await.info.key.snapshot();
+    node.pin_cache(id, true).await.unwrap();
+    assert_eq!(node.cache_report().await.unwrap().promises, []);
+    assert!(!node.drop_unused(snapshot, "", u64::MAX).await.unwrap());
+    assert!(closed(node).await.is_pinned);
+    node.pin_cache(id, false).await.unwrap();
+    assert!(node.drop_unused(snapshot, "", u64::MAX).await.unwrap());
+    assert_eq!(cached(&node.store), []);
+}
+
+// SEMANTICS: W4
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_promised_to_a_dataset_object_is_neither_dropped_nor_unpinned() {
     let world = World::new();
     let node = &world.node;
@@ -107,22 +125,4 @@ async fn of_many_changes_to_pins_at_once_none_is_lost() {
         pin.await.unwrap().unwrap();
     }
     assert_eq!(node.store.promises().len(), names.len());
-}
-
-// SEMANTICS: W4
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pinned_dataset_is_not_dropped_for_a_controller_nor_reported_to_it_as_its_promise() {
-    let world = World::new();
-    let node = &world.node;
-    let open = world.open("pets", Placement::Local, None).await;
-    let id = open.cache_id();
-    drop(open);
-    let snapshot = closed(node).await.info.key.snapshot();
-    node.pin_cache(id, true).await.unwrap();
-    assert_eq!(node.cache_report().await.unwrap().promises, []);
-    assert!(!node.drop_unused(snapshot, "", u64::MAX).await.unwrap());
-    assert!(closed(node).await.is_pinned);
-    node.pin_cache(id, false).await.unwrap();
-    assert!(node.drop_unused(snapshot, "", u64::MAX).await.unwrap());
-    assert_eq!(cached(&node.store), []);
 }
