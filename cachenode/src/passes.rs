@@ -57,6 +57,7 @@ pub struct Pass {
     /// The time in which at least one read waited.
     pub stall_seconds: f64,
     /// The same by cause.
+    #[serde(deserialize_with = "crate::stalls::known")]
     pub stalls: BTreeMap<Cause, f64>,
     /// Fetches from the origin that failed.
     pub origin_errors: u64,
@@ -297,8 +298,9 @@ mod tests {
         assert_eq!((pass.stall_seconds, pass.stalls[&Cause::Throttled], pass.stalls[&Cause::Disk]), (0.25, 0.25, 0.0));
         assert_eq!((pass.origin_retries["throttled"], pass.origin_errors, pass.read_errors), (2, 1, 1));
         assert_eq!((pass.origin_p50_seconds, pass.origin_p99_seconds), (Some(0.25), Some(0.25)));
-        let json = serde_json::to_value(&pass).unwrap();
+        let mut json = serde_json::to_value(&pass).unwrap();
         assert_eq!(json["stalls"]["throttled"], 0.25);
+        json["stalls"]["cause_of_a_later_version"] = 1.0.into();
         assert_eq!(serde_json::from_value::<Pass>(json).unwrap(), pass);
     }
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use larder_origin::{Attempt, WaitsFor, Watch};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::Instant;
 
 use crate::counters::{StatsCounters, add};
@@ -73,6 +73,12 @@ impl Cause {
             Self::Cpu => "cpu",
         }
     }
+}
+
+/// The causes among these that this version knows: a later one may have written more.
+pub(crate) fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Cause, f64>, D::Error> {
+    let mut all = BTreeMap::<String, f64>::deserialize(deserializer)?;
+    Ok(Cause::ALL.into_iter().filter_map(|cause| Some((cause, all.remove(cause.name())?))).collect())
 }
 
 /// The time for each cause, in the order of [`Cause::ALL`].

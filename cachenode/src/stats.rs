@@ -52,6 +52,7 @@ pub struct StallStats {
     /// The time in which at least one read waited, since the dataset was opened.
     pub seconds: f64,
     /// The same by cause.
+    #[serde(deserialize_with = "crate::stalls::known")]
     pub by_cause: BTreeMap<Cause, f64>,
     /// The reads that wait now.
     pub reads_waiting: u64,
