@@ -242,6 +242,7 @@ async fn every_sample_is_of_a_metric_in_the_table() {
 async fn passes_are_counted_and_written_down_and_the_last_one_is_cut_off_by_the_end() {
     let world = World::new();
     let one = world.open("one").await;
+    world.open.look_at_readers(Duration::ZERO);
     read(&one).await;
     one.settle().await;
     world.open.look_at_readers(Duration::ZERO);
