@@ -10,7 +10,7 @@ use larder_store::{DatasetInfo, Promise, Store, StoreError};
 use tracing::{info, warn};
 
 use super::Node;
-use super::caches::pins;
+use super::caches::{is_pin, pins};
 use super::error::NodeError;
 use super::report::{CacheReport, CachedSnapshot};
 
@@ -56,7 +56,7 @@ impl Node {
     }
 
     fn report(&self) -> io::Result<CacheReport> {
-        let (datasets, pins) = (self.store.datasets(), pins(&self.store).collect::<Vec<_>>());
+        let datasets = self.store.datasets();
         let totals = self.budget().totals(&datasets)?;
         let cached = |info: &DatasetInfo| {
             let mounts = info.connections.as_ref().map_or(0, |connections| connections.len() as u32);
@@ -90,7 +90,8 @@ impl Node {
             promised_bytes: totals.promised_bytes,
             needed_bytes: totals.needed_bytes,
             snapshots: snapshots.into_values().collect(),
-            promises: self.store.promises().into_iter().filter(|promise| !pins.contains(promise)).collect(),
+            // A controller knows nothing of pins.
+            promises: self.store.promises().into_iter().filter(|promise| !is_pin(promise)).collect(),
         })
     }
 

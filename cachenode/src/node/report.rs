@@ -16,7 +16,7 @@ pub struct CacheReport {
     pub needed_bytes: u64,
     /// The cached snapshots, sorted.
     pub snapshots: Vec<CachedSnapshot>,
-    /// The promises to Datasets, and how far they are kept.
+    /// The promises, and how far they are kept.
     pub promises: Vec<Promise>,
 }
 
