@@ -75,10 +75,10 @@ impl Cause {
     }
 }
 
-/// The causes among these that this version knows: a later one may have written more.
-pub(crate) fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Cause, f64>, D::Error> {
-    let mut all = BTreeMap::<String, f64>::deserialize(deserializer)?;
-    Ok(Cause::ALL.into_iter().filter_map(|cause| Some((cause, all.remove(cause.name())?))).collect())
+/// Deserializes times by cause, without causes that only a later version knows.
+pub(crate) fn known_causes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Cause, f64>, D::Error> {
+    let all = BTreeMap::<String, f64>::deserialize(deserializer)?;
+    Ok(Cause::ALL.into_iter().filter_map(|cause| Some((cause, *all.get(cause.name())?))).collect())
 }
 
 /// The time for each cause, in the order of [`Cause::ALL`].
