@@ -348,8 +348,9 @@ impl Node {
         samples
     }
 
-    /// Counts for how long readers waited, and divides what they read into passes. A process that has readers calls this
-    /// about once a second. `without_cpu` is for how long the threads that serve them had no CPU since the last call.
+    /// Counts for how long readers waited, and divides what they read into passes. A process that has readers calls
+    /// this about once a second. `without_cpu` is for how long the threads that serve them had no CPU since the last
+    /// call.
     pub fn look_at_readers(&self, without_cpu: Duration) {
         self.open.look_at_readers(without_cpu);
     }

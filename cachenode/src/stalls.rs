@@ -9,8 +9,8 @@
 //! shows.
 //!
 //! Reads that are answered at once never come here. What is noticed of a wait once it is over, such as a slow disk, is
-//! counted as far as no other wait has covered the time, and not before the next look, about once a second: a thread that
-//! had no CPU seems to have waited for the disk.
+//! counted as far as no other wait has covered the time, and not before the next look, about once a second: a thread
+//! that had no CPU seems to have waited for the disk.
 //!
 //! Invariant: no code waits for anything under the lock.
 

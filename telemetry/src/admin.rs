@@ -133,8 +133,8 @@ fn probed(outcome: Result<(), String>) -> (StatusCode, String) {
     }
 }
 
-/// The answer to a scrape. One at a time has its `turn`: clients that scrape again and again take a CPU from the daemon's
-/// work, and no more.
+/// The answer to a scrape. One at a time has its `turn`: clients that scrape again and again take one CPU from the
+/// daemon's work at most.
 async fn scraped(admin: &impl Admin, token: Option<&Path>, turn: &Mutex<()>, head: &HeaderMap) -> Response {
     let with_names = match may_see_names(token, head).await {
         Ok(with_names) => with_names,

@@ -489,8 +489,8 @@ pub fn metrics_page() -> String {
          `build_info`, and `process_`, whose names have no prefix.\n\
          - Names of datasets, namespaces and queues are for scrapers that present the token of\n  \
          `--metrics-token` alone. Their counters and gauges of a node then have the label `dataset`: at most\n  \
-         50 values, then `_other`. The counters of a closed dataset stay until another needs their place, and\n  \
-         are added to `_other` then, so no sum falls. Histograms never have the label.\n\
+         50 values, then `_other`. The counters of a closed dataset stay until another needs their place,\n  \
+         and are added to `_other` then, so no sum falls. Histograms never have the label.\n\
          - In Kubernetes, `/metrics` is open to [labelled namespaces](kubernetes/operations.md#metrics).\n\
          - Counters at `/metrics` start at 0 with the process. Counters in a mount's `stats.json` start when\n  \
          its dataset is opened, except `store_` counters, which count the whole cache since the process\n  \
