@@ -13,7 +13,7 @@ mod tests;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -127,6 +127,8 @@ pub struct Dataset {
     counters: Arc<StatsCounters>,
     /// Of its readers. Locked about once a second.
     passes: Mutex<Passes>,
+    /// The READ requests at the last look at its readers.
+    seen_reads: AtomicU64,
     description: Description,
 }
 
@@ -184,6 +186,7 @@ impl Dataset {
             follows_owned: AtomicBool::new(false),
             counters,
             passes: Mutex::default(),
+            seen_reads: AtomicU64::default(),
             description,
         }))
     }

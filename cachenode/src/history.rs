@@ -2,7 +2,7 @@
 //!
 //! A task appends each pass that has ended to a file of the home folder, one line of JSON each. A file that is large
 //! enough takes the place of the one before it, so there are at most two. Passes that come while the disk hangs are
-//! dropped beyond a few: nothing waits for it.
+//! dropped beyond a number: nothing waits for it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -29,8 +29,8 @@ const OLD_NAME: &str = "history.old.jsonl";
 /// A file of so many bytes, about a thousand passes, is large enough.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// Passes that wait to be written, at most.
-const WAITING: usize = 64;
+/// Passes that wait to be written, at most: more than a node has mounts, whose passes all end when it stops.
+const WAITING: usize = 1_000;
 
 /// How long a stop waits for the last passes to be written.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -97,15 +97,27 @@ impl History {
 }
 
 fn append(home: &Path, record: &PassRecord) -> io::Result<()> {
-    let path = home.join(NAME);
-    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+    let open = || OpenOptions::new().append(true).create(true).mode(0o600).open(home.join(NAME));
+    let mut file = open()?;
     if file.metadata()?.len() >= FILE_BYTES {
-        std::fs::rename(&path, home.join(OLD_NAME))?;
-        file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+        rotate(home, &file)?;
+        file = open()?;
     }
     // In one write, after the end of a line: a line that a full disk has cut off takes no other with it.
     let line = format!("\n{}\n", serde_json::to_string(record)?);
     file.write_all(line.as_bytes())
+}
+
+/// Has the file that is `full` take the place of the one before it. Several processes may write to a home.
+fn rotate(home: &Path, full: &File) -> io::Result<()> {
+    // Until the file is closed.
+    full.lock()?;
+    let path = home.join(NAME);
+    // Another process may have done it since this one opened the file.
+    if File::open(&path)?.metadata()?.len() >= FILE_BYTES {
+        std::fs::rename(&path, home.join(OLD_NAME))?;
+    }
+    Ok(())
 }
 
 /// The passes that were written to the folder `home`, oldest first. Lines that are not whole are left out, and so is a
@@ -173,6 +185,20 @@ mod tests {
         let numbers = numbers(home.path());
         assert!(numbers.is_sorted() && numbers.len() as u64 > FILE_BYTES / each / 2);
         assert_eq!(numbers.last(), Some(&(all - 1)));
+    }
+
+    #[test]
+    fn two_processes_that_find_the_file_full_move_it_once() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join(NAME);
+        append(home.path(), &record(1)).unwrap();
+        // Lines of another version.
+        let mut full = OpenOptions::new().append(true).open(&path).unwrap();
+        full.write_all("\n".repeat(FILE_BYTES as usize).as_bytes()).unwrap();
+        let others = File::open(&path).unwrap();
+        append(home.path(), &record(2)).unwrap();
+        rotate(home.path(), &others).unwrap();
+        assert_eq!(numbers(home.path()), [1, 2]);
     }
 
     #[tokio::test]

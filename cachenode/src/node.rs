@@ -26,14 +26,14 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use larder_dataset::Placement;
 use larder_dataset::environment::PEER_TOKEN;
-use larder_dataset::{CacheId, Placement};
 use larder_origin::OriginConfig;
 use larder_peers::Token;
 use larder_store::{Store, StoreConfig, StoreCounters};
@@ -76,9 +76,6 @@ const LOCK_RETRY: Duration = Duration::from_millis(50);
 
 /// How long a stop waits for the blocks in flight to reach the cache.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How often the node looks at the passes of its readers.
-const LOOK_AT_PASSES: Duration = Duration::from_secs(1);
 
 /// The configuration of a node.
 #[derive(Clone, Debug)]
@@ -187,7 +184,7 @@ impl Node {
     /// ended.
     pub async fn run(self: &Arc<Self>) -> anyhow::Result<()> {
         let Some(cluster) = &self.cluster else {
-            tokio::join!(self.follow_room(), self.follow_credentials(), self.follow_passes());
+            tokio::join!(self.follow_room(), self.follow_credentials());
             return Ok(());
         };
         let follow = async {
@@ -197,22 +194,10 @@ impl Node {
                 self.follow_members(cluster.membership()),
                 self.follow_room(),
                 self.follow_credentials(),
-                self.follow_passes(),
             );
             Ok(())
         };
         tokio::try_join!(cluster.serve(Arc::clone(&self.open), self.stopping.clone()), follow).map(|_| ())
-    }
-
-    /// Divides what readers read into passes, until the node stops.
-    async fn follow_passes(&self) {
-        let look = async {
-            loop {
-                tokio::time::sleep(LOOK_AT_PASSES).await;
-                self.open.look_at_passes();
-            }
-        };
-        self.stopping.run_until_cancelled(look).await;
     }
 
     fn budget(&self) -> Budget<'_> {
@@ -363,20 +348,11 @@ impl Node {
         samples
     }
 
-    /// Notes that the threads that serve readers had no CPU for this part of the time since `began`. It counts for the
-    /// datasets that were read meanwhile: `reads` has the READ requests of each at the last call.
-    pub fn had_no_cpu(&self, began: tokio::time::Instant, part: Duration, reads: &mut HashMap<CacheId, u64>) {
-        let datasets = self.open.all();
-        let now: HashMap<CacheId, u64> = datasets.iter().map(|it| (it.cache_id(), it.reads())).collect();
-        let new = |cache: &CacheId| now[cache].saturating_sub(reads.get(cache).copied().unwrap_or(0));
-        let all: u64 = now.keys().map(new).sum();
-        for dataset in &datasets {
-            let new = new(&dataset.cache_id());
-            if new > 0 {
-                dataset.had_no_cpu(began, part.mul_f64(new as f64 / all as f64));
-            }
-        }
-        *reads = now;
+    /// Counts for how long readers waited, and divides what they read into passes. A process that has readers calls
+    /// this about once a second. `without_cpu` is for how long the threads that serve them had no CPU since the last
+    /// call.
+    pub fn look_at_readers(&self, without_cpu: Duration) {
+        self.open.look_at_readers(without_cpu);
     }
 
     /// True if no closed dataset still has blocks in flight.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::counters::Source;
-use crate::stalls::{Cause, TimeByCause};
+use crate::stalls::{Cause, TimeByCause, known_causes};
 
 /// While programs have plans, a pass ends with the plans, and at the latest with so many times the bytes of the dataset:
 /// a program may have a plan without an end.
@@ -57,6 +57,7 @@ pub struct Pass {
     /// The time in which at least one read waited.
     pub stall_seconds: f64,
     /// The same by cause.
+    #[serde(deserialize_with = "known_causes")]
     pub stalls: BTreeMap<Cause, f64>,
     /// Fetches from the origin that failed.
     pub origin_errors: u64,
@@ -66,6 +67,13 @@ pub struct Pass {
     pub origin_p50_seconds: Option<f64>,
     /// The 99th percentile of it.
     pub origin_p99_seconds: Option<f64>,
+}
+
+impl Pass {
+    /// Whether it is the first one and fills the cache, which promises nothing before that.
+    pub(crate) fn fills_cache(&self) -> bool {
+        self.number <= 1 && (self.cached_bytes as f64) < 0.95 * self.capacity_bytes.min(self.dataset_bytes) as f64
+    }
 }
 
 /// What was counted so far.
@@ -106,7 +114,7 @@ pub(crate) struct Passes {
     number: u64,
     /// At the last look.
     before: Counted,
-    looked: Option<Moment>,
+    looked: Option<(Moment, Cached)>,
     running: Option<Begun>,
 }
 
@@ -122,7 +130,7 @@ impl Passes {
     /// Looks at what was counted so far. Returns the pass that has ended since the last look.
     pub(crate) fn look(&mut self, now: Moment, counted: Counted, cached: Cached) -> Option<Pass> {
         let before = std::mem::replace(&mut self.before, counted);
-        let began = self.looked.replace(now).unwrap_or(now);
+        let (began, cached) = self.looked.replace((now, cached)).unwrap_or((now, cached));
         if self.running.is_none() && all(&counted) > all(&before) {
             self.number += 1;
             self.running = Some(Begun { began, before, cached });
@@ -287,12 +295,28 @@ mod tests {
         reader.reads(0, 100, 1).unwrap();
         counted_by(&mut reader, 250);
         let pass = reader.reads(60, 40, 1).unwrap();
+        assert_eq!((pass.cached_bytes, pass.fills_cache()), (60, false));
         assert_eq!((pass.stall_seconds, pass.stalls[&Cause::Throttled], pass.stalls[&Cause::Disk]), (0.25, 0.25, 0.0));
         assert_eq!((pass.origin_retries["throttled"], pass.origin_errors, pass.read_errors), (2, 1, 1));
         assert_eq!((pass.origin_p50_seconds, pass.origin_p99_seconds), (Some(0.25), Some(0.25)));
         let json = serde_json::to_value(&pass).unwrap();
         assert_eq!(json["stalls"]["throttled"], 0.25);
         assert_eq!(serde_json::from_value::<Pass>(json).unwrap(), pass);
+    }
+
+    #[tokio::test]
+    async fn a_pass_begins_with_what_was_cached_before_its_first_bytes() {
+        let mut reader = Reader::new();
+        let mut look = |store, origin, cached_bytes| {
+            reader.counted.bytes[Source::Store as usize] += store;
+            reader.counted.bytes[Source::Origin as usize] += origin;
+            reader.passes.look(reader.now, reader.counted, Cached { cached_bytes, ..CACHED })
+        };
+        assert_eq!(look(0, 0, 0), None);
+        let first = look(0, 100, 60).unwrap();
+        assert_eq!((first.cached_bytes, first.fills_cache()), (0, true));
+        let second = look(60, 40, 60).unwrap();
+        assert_eq!((second.cached_bytes, second.fills_cache()), (60, false));
     }
 
     #[tokio::test]

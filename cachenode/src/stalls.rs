@@ -9,7 +9,8 @@
 //! shows.
 //!
 //! Reads that are answered at once never come here. What is noticed of a wait once it is over, such as a slow disk, is
-//! counted as far as no other wait has covered the time.
+//! counted as far as no other wait has covered the time, and not before the next look, about once a second: a thread
+//! that had no CPU seems to have waited for the disk.
 //!
 //! Invariant: no code waits for anything under the lock.
 
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use larder_origin::{Attempt, WaitsFor, Watch};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::Instant;
 
 use crate::counters::{StatsCounters, add};
@@ -74,6 +75,12 @@ impl Cause {
     }
 }
 
+/// Deserializes times by cause, without causes that only a later version knows.
+pub(crate) fn known_causes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Cause, f64>, D::Error> {
+    let all = BTreeMap::<String, f64>::deserialize(deserializer)?;
+    Ok(Cause::ALL.into_iter().filter_map(|cause| Some((cause, *all.get(cause.name())?))).collect())
+}
+
 /// The time for each cause, in the order of [`Cause::ALL`].
 pub(crate) type TimeByCause = [Duration; Cause::ALL.len()];
 
@@ -86,6 +93,10 @@ struct State {
     /// The waits at present, by cause.
     waits: [u32; Cause::ALL.len()],
     times: TimeByCause,
+    /// The waits since the last look that were noticed once they were over. Not in `times` yet.
+    noticed: TimeByCause,
+    /// When the last look was, and the sum of the times then.
+    looked: (Instant, Duration),
     /// All time before this is counted.
     counted_to: Instant,
     /// The reads that are not answered yet, by arrival.
@@ -120,9 +131,16 @@ impl State {
 
 impl Default for Stalls {
     fn default() -> Self {
-        let (waits, times) = ([0; Cause::ALL.len()], TimeByCause::default());
-        let (counted_to, reads) = (Instant::now(), BTreeMap::new());
-        Self(Mutex::new(State { waits, times, counted_to, reads, arrivals: 0 }))
+        let (now, none) = (Instant::now(), TimeByCause::default());
+        Self(Mutex::new(State {
+            waits: [0; Cause::ALL.len()],
+            times: none,
+            noticed: none,
+            looked: (now, Duration::ZERO),
+            counted_to: now,
+            reads: BTreeMap::new(),
+            arrivals: 0,
+        }))
     }
 }
 
@@ -171,22 +189,33 @@ impl Stalls {
 
     /// A read has waited since `began` for this cause, and does not any more.
     pub(crate) fn waited(&self, cause: Cause, began: Instant) {
-        let now = Instant::now();
-        self.waited_part(cause, began, now.saturating_duration_since(began), now);
+        let (mut state, now) = (self.lock(), Instant::now());
+        state.count(now);
+        state.noticed[cause as usize] += now.saturating_duration_since(began.max(state.counted_to));
+        state.counted_to = state.counted_to.max(now);
     }
 
-    /// Reads have waited for this cause, for this part of the time from `began` to `now`.
-    pub(crate) fn waited_part(&self, cause: Cause, began: Instant, part: Duration, now: Instant) {
-        let mut state = self.lock();
+    /// Counts the waits that were noticed since the last look. `without_cpu` is for how long the threads that serve the
+    /// readers had no CPU since then.
+    pub(crate) fn look(&self, mut without_cpu: Duration) {
+        let (mut state, now) = (self.lock(), Instant::now());
         state.count(now);
-        let uncounted = now.saturating_duration_since(began.max(state.counted_to));
-        state.times[cause as usize] += part.min(uncounted);
-        if part >= uncounted {
-            state.counted_to = state.counted_to.max(now);
-        } else {
-            // Which part it was is not known: the beginning, as far as others are concerned.
-            state.counted_to = state.counted_to.max(began) + part;
+        for cause in Cause::ALL {
+            let noticed = std::mem::take(&mut state.noticed[cause as usize]);
+            let for_cpu = noticed.min(without_cpu);
+            without_cpu -= for_cpu;
+            state.times[cause as usize] += noticed - for_cpu;
+            state.times[Cause::Cpu as usize] += for_cpu;
         }
+        let ((looked, before), sum) = (state.looked, state.times.iter().sum::<Duration>());
+        let uncounted = now.saturating_duration_since(looked).saturating_sub(sum.saturating_sub(before));
+        let more = without_cpu.min(uncounted);
+        if !more.is_zero() {
+            state.times[Cause::Cpu as usize] += more;
+            // When that was is not known, so nothing before now is counted again.
+            state.counted_to = state.counted_to.max(now);
+        }
+        state.looked = (now, sum + more);
     }
 
     /// The time in which reads waited so far, by cause.
@@ -274,7 +303,11 @@ impl Watch for PhaseWatch {
             WaitsFor::Capacity => Cause::Throttled,
             WaitsFor::Recovery => Cause::OriginErrors,
         };
-        self.stalls.enters(&self.phase, cause);
+        // The fetch may have several calls at a time. That one has failed stays the cause when another begins.
+        let is_failure = |cause| matches!(cause, Cause::Throttled | Cause::OriginErrors);
+        if is_failure(cause) || !is_failure(self.phase.cause()) {
+            self.stalls.enters(&self.phase, cause);
+        }
     }
 
     fn attempted(&self, attempt: Attempt, took: Duration) {
@@ -337,6 +370,9 @@ mod tests {
         watch.waits_for(WaitsFor::Capacity);
         advance(2 * SECOND).await;
         watch.waits_for(WaitsFor::Recovery);
+        // Another range of the block.
+        watch.waits_for(WaitsFor::Turn);
+        watch.waits_for(WaitsFor::Answer);
         advance(3 * SECOND).await;
         drop(reads);
         watch.waits_for(WaitsFor::Turn);
@@ -353,20 +389,39 @@ mod tests {
         // Another thread that waited meanwhile, and two seconds longer.
         advance(2 * SECOND).await;
         stalls.waited(Cause::Kernel, began);
+        assert!(seconds(&stalls).is_empty(), "not before the next look");
+        stalls.look(Duration::ZERO);
         assert_eq!(seconds(&stalls), [("disk", 2.0), ("kernel", 2.0)]);
         let began = Instant::now();
         let origin = stalls.waits_for(Cause::Origin);
         advance(SECOND).await;
         stalls.waited(Cause::Disk, began);
         drop(origin);
+        stalls.look(Duration::ZERO);
+        assert_eq!(seconds(&stalls), [("origin", 1.0), ("disk", 2.0), ("kernel", 2.0)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_without_a_cpu_is_not_that_of_the_disk_and_no_short_wait_hides_it() {
+        let (stalls, began, millis) = (Arc::new(Stalls::default()), Instant::now(), Duration::from_millis);
+        // A read that had no CPU for most of its time.
         advance(SECOND).await;
-        stalls.waited_part(Cause::Cpu, began, 5 * SECOND, Instant::now());
-        assert_eq!(seconds(&stalls), [("origin", 1.0), ("disk", 2.0), ("kernel", 2.0), ("cpu", 1.0)]);
-        // A part of a time that nothing else covers.
-        let began = Instant::now();
-        advance(4 * SECOND).await;
-        stalls.waited_part(Cause::Cpu, began, SECOND, Instant::now());
-        assert_eq!(seconds(&stalls)[3], ("cpu", 2.0));
+        stalls.waited(Cause::Disk, began);
+        stalls.look(millis(700));
+        assert_eq!(seconds(&stalls), [("disk", 0.3), ("cpu", 0.7)]);
+        advance(millis(900)).await;
+        let origin = stalls.waits_for(Cause::Origin);
+        advance(millis(100)).await;
+        drop(origin);
+        stalls.look(millis(600));
+        assert_eq!(seconds(&stalls), [("origin", 0.1), ("disk", 0.3), ("cpu", 1.3)]);
+        // Never more than what a clock shows.
+        advance(SECOND).await;
+        stalls.look(5 * SECOND);
+        assert_eq!(seconds(&stalls), [("origin", 0.1), ("disk", 0.3), ("cpu", 2.3)]);
+        stalls.waited(Cause::Disk, began);
+        stalls.look(5 * SECOND);
+        assert_eq!(seconds(&stalls)[2], ("cpu", 2.3));
     }
 
     #[tokio::test(start_paused = true)]

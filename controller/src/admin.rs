@@ -207,7 +207,7 @@ impl Admin for Status {
             buckets: ends.zip(steps.waits).collect(),
             sum: Duration::from_secs(steps.waited_seconds),
         };
-        let waits = Sample::of("controller_job_wait_seconds", [], waits);
+        let waits = Sample::of("controller_job_queue_seconds", [], waits);
         let writes = c.writes.lock().unwrap_or_else(PoisonError::into_inner);
         let writes = writes.iter().map(|((resource, verb), value)| {
             Sample::with("controller_writes_total", [("verb", *verb), ("resource", *resource)], *value)
@@ -344,7 +344,7 @@ mod tests {
         status.0.count_steps("", &counts);
         status.0.count_steps("", &counts);
         let samples = status.samples();
-        let waits = samples.iter().find(|sample| sample.name == "controller_job_wait_seconds").unwrap();
+        let waits = samples.iter().find(|sample| sample.name == "controller_job_queue_seconds").unwrap();
         let Value::Histogram { buckets, sum } = &waits.value else { panic!() };
         assert_eq!((buckets[3], buckets.last().unwrap().1, *sum), ((60.0, 2), 0, Duration::from_secs(120)));
     }

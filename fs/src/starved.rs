@@ -1,30 +1,29 @@
 //! How long the threads that serve mounts have requests and no CPU: busy neighbours, or a limit of the container.
 //!
 //! The kernel counts for each thread how long it was ready to run and did not. A thread that serves mounts is ready when
-//! it has a request. Short times are those of every wake-up and are left out.
+//! it has a request. Short times are those of every wake-up and are left out. The node needs the time whenever it looks
+//! at its readers, so that it takes no thread without a CPU for one that waits for a disk.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use larder_cachenode::Node;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
-/// How often this looks.
+/// How often the node looks at its readers.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// A thread that was ready for less than this without a CPU, since the last look, lacked none.
 const LEAST: Duration = Duration::from_millis(20);
 
-/// Looks until the node stops.
+/// Looks at the readers of the node until it stops.
 pub(crate) async fn follow(node: Arc<Node>) -> anyhow::Result<()> {
     node.stopping().run_until_cancelled(look(&node)).await.unwrap_or(Ok(()))
 }
 
 async fn look(node: &Node) -> anyhow::Result<()> {
     let mut threads = serving_threads(Path::new("/proc/self/task"));
-    let (mut reads, mut looked) = (HashMap::new(), Instant::now());
     loop {
         sleep(EVERY).await;
         // This blocks, if for microseconds only.
@@ -34,8 +33,7 @@ async fn look(node: &Node) -> anyhow::Result<()> {
         });
         let (back, delay) = read.await?;
         threads = back;
-        node.had_no_cpu(looked, delay, &mut reads);
-        looked = Instant::now();
+        node.look_at_readers(delay);
     }
 }
 

@@ -22,6 +22,7 @@ use prometheus_client::encoding::prometheus_text::{self, CONTENT_TYPE};
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text as open_metrics};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
+use tokio::sync::Mutex;
 
 use crate::metrics::{Kind, METRICS, Metric};
 use crate::process;
@@ -110,13 +111,13 @@ pub async fn serve_with(
 }
 
 fn router<A: Admin>(admin: Arc<A>, names_token: Option<PathBuf>) -> Router {
-    let token = names_token.map(Arc::<Path>::from);
+    let (token, turn) = (names_token.map(Arc::<Path>::from), Arc::new(Mutex::new(())));
     Router::new()
         .route(
             "/metrics",
             get(move |State(admin): State<Arc<A>>, head: HeaderMap| {
-                let token = token.clone();
-                async move { scraped(&*admin, token.as_deref(), &head).await }
+                let (token, turn) = (token.clone(), Arc::clone(&turn));
+                async move { scraped(&*admin, token.as_deref(), &turn, &head).await }
             }),
         )
         .route("/healthz", get(|State(admin): State<Arc<A>>| async move { probed(admin.healthy()) }))
@@ -132,14 +133,17 @@ fn probed(outcome: Result<(), String>) -> (StatusCode, String) {
     }
 }
 
-/// The answer to a scrape.
-async fn scraped(admin: &impl Admin, token: Option<&Path>, head: &HeaderMap) -> Response {
-    let mut samples = match may_see_names(token, head).await {
-        Ok(true) => admin.named_samples(),
-        Ok(false) => admin.samples(),
+/// The answer to a scrape. One at a time has its `turn`: clients that scrape again and again take one CPU from the
+/// daemon's work at most.
+async fn scraped(admin: &impl Admin, token: Option<&Path>, turn: &Mutex<()>, head: &HeaderMap) -> Response {
+    let with_names = match may_see_names(token, head).await {
+        Ok(with_names) => with_names,
         Err((status, why)) => return (status, format!("{why}\n")).into_response(),
     };
-    samples.extend(admin.read().await);
+    let read = admin.read().await;
+    let _turn = turn.lock().await;
+    let mut samples = if with_names { admin.named_samples() } else { admin.samples() };
+    samples.extend(read);
     samples.extend(process::samples());
     let accepts = |value: &header::HeaderValue| value.to_str().is_ok_and(|accepted| accepted.contains(OPEN_METRICS));
     let format = if head.get_all(header::ACCEPT).iter().any(accepts) { Format::OpenMetrics } else { Format::Text };
@@ -261,7 +265,7 @@ fn put(encoder: &mut MetricEncoder<'_>, metric: &Metric, value: &Value) -> fmt::
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -296,7 +300,7 @@ mod tests {
         started_with(daemon, None).await
     }
 
-    async fn started_with(daemon: Arc<Daemon>, names_token: Option<PathBuf>) -> SocketAddr {
+    async fn started_with(daemon: Arc<impl Admin>, names_token: Option<PathBuf>) -> SocketAddr {
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         tokio::spawn(serve(AdminAddress { address, names_token }, daemon, std::future::pending()));
         while TcpStream::connect(address).await.is_err() {
@@ -369,6 +373,43 @@ mod tests {
         assert!(grown < 24 << 10, "400 connections cost {grown} KiB");
     }
 
+    /// A daemon that takes a while to count.
+    #[derive(Default)]
+    struct Slow {
+        counting: AtomicUsize,
+        most: AtomicUsize,
+    }
+
+    impl Admin for Slow {
+        fn healthy(&self) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn ready(&self) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn samples(&self) -> Vec<Sample> {
+            let counting = self.counting.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(counting, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(5));
+            self.counting.fetch_sub(1, Ordering::SeqCst);
+            Vec::new()
+        }
+    }
+
+    // SEMANTICS: P6
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn clients_that_scrape_all_at_the_same_time_take_one_thread() {
+        let slow = Arc::new(Slow::default());
+        let address = started_with(Arc::clone(&slow), None).await;
+        let scrapes: Vec<_> = (0..32).map(|_| tokio::spawn(get(address, "/metrics"))).collect();
+        for scrape in scrapes {
+            assert!(scrape.await.unwrap().starts_with("HTTP/1.1 200"));
+        }
+        assert_eq!(slow.most.load(Ordering::SeqCst), 1);
+    }
+
     // SEMANTICS: P9
     #[tokio::test]
     async fn names_are_shown_to_those_who_present_the_token_and_to_nobody_else() {
@@ -382,7 +423,7 @@ mod tests {
             assert!(answer.contains("larder_fs_reads_total 7\n") && !answer.contains("secret"), "{answer}");
         }
 
-        let address = started_with(Arc::default(), Some(token.clone())).await;
+        let address = started_with(Arc::<Daemon>::default(), Some(token.clone())).await;
         let answer = get(address, "/metrics").await;
         assert!(answer.contains("larder_fs_reads_total 7\n") && !answer.contains("secret"), "{answer}");
         let answer = get_with(address, "/metrics", &bearer("s3cret")).await;

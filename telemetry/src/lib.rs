@@ -28,4 +28,4 @@ pub use metrics::{Kind, METRICS, Metric, metrics_page};
 pub use program::program;
 pub use sample::{Labels, Sample, Sums, Value};
 pub use secrecy::keep_memory_private;
-pub use traces::TRACE_TARGET;
+pub use traces::{TRACE_TARGET, trace_past};

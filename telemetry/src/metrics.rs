@@ -70,6 +70,11 @@ pub const METRICS: &[Metric] = &[
         "preemptions: a TrainingJob gave back room that it still requests (all of it, or an elastic job's surplus) for \
          another job, a lower quota, a drained Queue, or Kueue",
     ),
+    histogram(
+        "controller_job_queue_seconds",
+        "seconds",
+        "waiting time of the started TrainingJobs, from 1 s to 1 week",
+    ),
     counter(
         "controller_job_restarts_total",
         "losses",
@@ -81,7 +86,6 @@ pub const METRICS: &[Metric] = &[
         "rounds",
         "scheduling rounds; each round considers all TrainingJobs and Queues",
     ),
-    histogram("controller_job_wait_seconds", "seconds", "waiting time of the started TrainingJobs, from 1 s to 1 week"),
     gauge(
         "controller_jobs",
         "jobs",
@@ -335,8 +339,8 @@ pub const METRICS: &[Metric] = &[
     gauge(
         "pass_promised_ratio",
         "ratio",
-        "part of a `dataset` that its reservation holds, which a pass over the filled cache hits; served with names \
-         only",
+        "part of a `dataset` that its reservation holds, which a pass over the filled cache hits; none after a first \
+         pass that filled it; served with names only",
     ),
     counter("passes_total", "passes", "complete passes: readers have requested as many bytes as the dataset has"),
     counter(
@@ -485,8 +489,8 @@ pub fn metrics_page() -> String {
          `build_info`, and `process_`, whose names have no prefix.\n\
          - Names of datasets, namespaces and queues are for scrapers that present the token of\n  \
          `--metrics-token` alone. Their counters and gauges of a node then have the label `dataset`: at most\n  \
-         50 values, then `_other`, which has the counts of closed datasets too, so no sum falls. Histograms\n  \
-         never have it.\n\
+         50 values, then `_other`. The counters of a closed dataset stay until another needs their place,\n  \
+         and are added to `_other` then, so no sum falls. Histograms never have the label.\n\
          - In Kubernetes, `/metrics` is open to [labelled namespaces](kubernetes/operations.md#metrics).\n\
          - Counters at `/metrics` start at 0 with the process. Counters in a mount's `stats.json` start when\n  \
          its dataset is opened, except `store_` counters, which count the whole cache since the process\n  \
@@ -508,6 +512,8 @@ pub fn metrics_page() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -519,6 +525,18 @@ mod tests {
         for metric in METRICS {
             assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
         }
+    }
+
+    #[test]
+    fn no_two_metrics_are_one_family_in_open_metrics() {
+        // The name of a family has no `_total`, and those of a histogram's series have these ends.
+        let names = METRICS.iter().flat_map(|metric| {
+            let family = metric.name.trim_end_matches("_total");
+            let ends: &[&str] = if metric.kind == Kind::Histogram { &["", "_bucket", "_count", "_sum"] } else { &[""] };
+            ends.iter().map(move |end| format!("{family}{end}"))
+        });
+        let mut seen = BTreeSet::new();
+        names.for_each(|name| assert!(seen.insert(name.clone()), "{name} is of two metrics"));
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! The metrics of the process itself, by the names that every program of Prometheus' world has, and its version.
 
 use std::fs;
+use std::path::Path;
 
 use crate::sample::{Sample, Value};
 
-/// The samples of this process. One that the system does not tell is left out.
+/// The samples of this process. One that the system does not report is left out.
 pub(crate) fn samples() -> Vec<Sample> {
     let own = |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
-    let program = std::env::current_exe().ok();
-    let program = program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
-    let labels = [("program", program.as_deref().unwrap_or_default()), ("version", env!("CARGO_PKG_VERSION"))];
+    // As it was called: the path of a program that was upgraded meanwhile ends with " (deleted)".
+    let program = std::env::args_os().next().unwrap_or_default();
+    let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy();
+    let labels = [("program", &*program), ("version", env!("CARGO_PKG_VERSION"))];
     let mut samples = vec![Sample::with("build_info", labels, 1)];
     let tick = rustix::param::clock_ticks_per_second() as f64;
     if let Some(Times { cpu, started }) = Times::parse(&own("stat")) {

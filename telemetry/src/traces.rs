@@ -1,4 +1,4 @@
-//! Traces: the spans of a read that waits, for a collector that speaks OTLP over gRPC.
+//! Traces: the spans of a read that waits, and of the phases of a job, for a collector that speaks OTLP over gRPC.
 //!
 //! They are off unless [`ENDPOINT`] names a collector. The SDK reads the standard variables, and has a bounded queue of
 //! spans and a thread that sends them: a collector that is slow or gone costs spans, and no read waits for it.
@@ -6,10 +6,10 @@
 //! A span is of the target [`TRACE_TARGET`] and the level TRACE, so that no log line has it. Of the roots that come with
 //! the load, a part is sampled ([`PART`]); all other roots, such as the publishing of a volume, are.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use opentelemetry::trace::{Link, SpanKind, TraceId, TracerProvider};
-use opentelemetry::{Context, KeyValue};
+use opentelemetry::trace::{Link, Span, SpanKind, TraceId, Tracer, TracerProvider};
+use opentelemetry::{Context, KeyValue, global};
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SamplingResult, SdkTracerProvider, ShouldSample};
@@ -54,6 +54,8 @@ impl Traces {
             .with_resource(Resource::builder().with_service_name(program.to_owned()).build())
             .with_batch_exporter(exporter)
             .build();
+        // For spans that are known once they have ended.
+        global::set_tracer_provider(provider.clone());
         Ok(Some(Self(provider)))
     }
 
@@ -74,6 +76,18 @@ impl Traces {
         // A collector that is gone costs the last spans.
         let _ = self.0.shutdown_with_timeout(END_TIMEOUT);
     }
+}
+
+/// Sends a span for what has ended already, if a collector is named.
+pub fn trace_past(
+    name: &'static str,
+    [began, ended]: [SystemTime; 2],
+    attributes: impl IntoIterator<Item = (&'static str, String)>,
+) {
+    let tracer = global::tracer("larder");
+    let attributes = attributes.into_iter().map(|(key, value)| KeyValue::new(key, value));
+    let span = tracer.span_builder(name).with_start_time(began).with_attributes(attributes);
+    span.start_with_context(&tracer, &Context::new()).end_with_timestamp(ended);
 }
 
 fn parse_part(text: &str) -> Result<f64, String> {
@@ -102,9 +116,35 @@ impl ShouldSample for PartOfMany {
 
 #[cfg(test)]
 mod tests {
-    use opentelemetry_sdk::trace::SamplingDecision;
+    use std::sync::{Arc, Mutex};
+
+    use opentelemetry_sdk::error::OTelSdkResult;
+    use opentelemetry_sdk::trace::{SamplingDecision, SpanData, SpanExporter};
 
     use super::*;
+
+    /// An exporter that keeps the spans.
+    #[derive(Clone, Debug, Default)]
+    struct Kept(Arc<Mutex<Vec<SpanData>>>);
+
+    impl SpanExporter for Kept {
+        async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+            self.0.lock().unwrap().extend(batch);
+            Ok(())
+        }
+    }
+
+    // SEMANTICS: P10
+    #[test]
+    fn a_span_of_the_past_has_its_own_times() {
+        let kept = Kept::default();
+        global::set_tracer_provider(SdkTracerProvider::builder().with_simple_exporter(kept.clone()).build());
+        let times = [1_000, 1_060].map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        trace_past("job", times, [("phase", "Queued".to_owned())]);
+        let spans = kept.0.lock().unwrap();
+        assert_eq!((spans.len(), &*spans[0].name, [spans[0].start_time, spans[0].end_time]), (1, "job", times));
+        assert_eq!(spans[0].attributes, [KeyValue::new("phase", "Queued")]);
+    }
 
     #[test]
     fn a_part_is_from_0_to_1_and_an_error_says_so() {

@@ -42,9 +42,9 @@ impl Dataset {
             Sample::new("cache_degraded", usage.degraded.is_some().into()),
             Sample::new("listing_age_seconds", age_of(self.manifest.created_ns()).as_secs()),
         ];
-        if let Some(Pass { hit_ratio, promised_ratio, .. }) = self.passes().last() {
-            gauges.extend(hit_ratio.map(|hits| ratio("pass_hit_ratio", hits)));
-            gauges.push(ratio("pass_promised_ratio", *promised_ratio));
+        if let Some(pass) = self.passes().last() {
+            gauges.extend(pass.hit_ratio.map(|hits| ratio("pass_hit_ratio", hits)));
+            gauges.extend((!pass.fills_cache()).then(|| ratio("pass_promised_ratio", pass.promised_ratio)));
         }
         gauges
     }
@@ -55,23 +55,21 @@ impl Dataset {
         (reads as u64, oldest)
     }
 
-    /// Notes that its readers had no CPU, for this part of the time since `began`.
-    pub(crate) fn had_no_cpu(&self, began: Instant, part: Duration) {
-        self.stalls().waited_part(Cause::Cpu, began, part, Instant::now());
-    }
-
     /// Notes that requests have waited since `began` because all threads of the mount were busy.
     pub fn was_busy(&self, began: Instant) {
         self.stalls().waited(Cause::Kernel, began);
     }
 
-    /// The READ requests so far.
-    pub(crate) fn reads(&self) -> u64 {
-        self.counters.reads.load(Ordering::Relaxed)
+    /// The READ requests since the last call.
+    pub(crate) fn new_reads(&self) -> u64 {
+        let reads = self.counters.reads.load(Ordering::Relaxed);
+        reads.saturating_sub(self.seen_reads.swap(reads, Ordering::Relaxed))
     }
 
-    /// Looks whether a pass has ended. Called about once a second.
-    pub(crate) fn look_at_passes(&self) -> Option<PassRecord> {
+    /// Counts for how long its readers waited, and looks whether a pass has ended. Called about once a second.
+    /// `without_cpu`: for how long the threads that serve them had no CPU since the last call.
+    pub(crate) fn look_at_readers(&self, without_cpu: Duration) -> Option<PassRecord> {
+        self.stalls().look(without_cpu);
         let ended = self.passes().look(now(), self.counted(), self.cached())?;
         add(&self.counters.passes, 1);
         Some(self.record(ended))
@@ -79,6 +77,7 @@ impl Dataset {
 
     /// Ends the pass that is running, because the dataset is being closed.
     pub(crate) fn cut_pass(&self) -> Option<PassRecord> {
+        self.stalls().look(Duration::ZERO);
         let cut = self.passes().cut(now(), self.counted(), self.cached())?;
         add(&self.counters.passes, cut.complete.into());
         Some(self.record(cut))

@@ -31,7 +31,7 @@ use crate::sharing::Sharing;
 /// The most datasets of which the metrics have the names at the same time.
 const NAMED_MOST: usize = 50;
 
-/// The name of all others in the metrics, and of those that were closed.
+/// The name of all others in the metrics.
 const OTHER: &str = "_other";
 
 /// The open datasets of a node.
@@ -53,10 +53,48 @@ struct Table {
     draining: Vec<Arc<Dataset>>,
     /// Sums over the datasets that were closed.
     closed: BTreeMap<&'static str, u64>,
-    /// The same of those that may have the name of the dataset as a label.
-    closed_labelled: Sums,
+    /// The same of those that may have the name of the dataset as a label, by that label.
+    closed_labelled: BTreeMap<String, Sums>,
     /// The same of all others with labels.
     closed_times: Sums,
+    /// The names of datasets that have series of their own, the last that was opened at the end. The series of a closed
+    /// dataset stay as they are until another name needs the place: if their counts moved to the series of all others
+    /// when it is closed, these would seem to have grown by so much in that moment.
+    named: Vec<String>,
+}
+
+impl Table {
+    /// Those that are open or draining.
+    fn datasets(&self) -> impl Iterator<Item = &Arc<Dataset>> {
+        self.open.iter().map(|entry| &entry.dataset).chain(&self.draining)
+    }
+
+    /// Gives a dataset that is about to be opened series of its own, if there is a place. None gets or loses them while
+    /// it is open or draining, so no counter falls.
+    fn name(&mut self, name: &str) {
+        if let Some(at) = self.named.iter().position(|named| named == name) {
+            let name = self.named.remove(at);
+            return self.named.push(name);
+        }
+        let is_used = |name: &str| self.datasets().any(|dataset| dataset.name() == name);
+        if is_used(name) {
+            return;
+        }
+        if self.named.len() == NAMED_MOST {
+            let Some(at) = self.named.iter().position(|named| !is_used(named)) else { return };
+            let left = self.named.remove(at);
+            if let Some(counts) = self.closed_labelled.remove(&left) {
+                let others = self.closed_labelled.entry(OTHER.to_owned()).or_default();
+                counts.samples().for_each(|sample| others.add(sample));
+            }
+        }
+        self.named.push(name.to_owned());
+    }
+
+    /// The name of a dataset in the metrics.
+    fn label<'a>(&self, dataset: &'a Dataset) -> &'a str {
+        if self.named.iter().any(|named| named == dataset.name()) { dataset.name() } else { OTHER }
+    }
 }
 
 #[derive(Debug)]
@@ -66,8 +104,6 @@ struct Entry {
     users: usize,
     /// Those of the users that are connections.
     connections: usize,
-    /// The metrics have its name. This does not change while it is open, so no counter falls.
-    is_named: bool,
 }
 
 /// The user that a dataset is opened for.
@@ -113,8 +149,8 @@ impl OpenDatasets {
     pub(super) fn add(self: &Arc<Self>, id: String, dataset: Arc<Dataset>, user: User) -> OpenDataset {
         let connections = usize::from(user == User::Connection);
         let mut table = self.lock();
-        let is_named = table.open.iter().filter(|entry| entry.is_named).count() < NAMED_MOST;
-        table.open.push(Entry { id: id.clone(), dataset: Arc::clone(&dataset), users: 1, connections, is_named });
+        table.name(dataset.name());
+        table.open.push(Entry { id: id.clone(), dataset: Arc::clone(&dataset), users: 1, connections });
         drop(table);
         OpenDataset { id, user, dataset: Some(dataset), table: Arc::clone(self) }
     }
@@ -183,7 +219,7 @@ impl OpenDatasets {
         let mut sums = table.closed.clone();
         let mut add = |name, value| *sums.entry(name).or_default() += value;
         let mut counted = Vec::new();
-        for dataset in table.open.iter().map(|entry| &entry.dataset).chain(&table.draining) {
+        for dataset in table.datasets() {
             dataset.counters().values().for_each(|(name, value)| add(name, value));
             // A draining dataset and its successor share a part of the store.
             let cache = dataset.cache_id();
@@ -206,12 +242,13 @@ impl OpenDatasets {
             sample
         };
         let mut sums = table.closed_times.clone();
-        table.closed_labelled.clone().samples().for_each(|sample| sums.add(named(sample, OTHER)));
-        let open =
-            table.open.iter().map(|entry| (&entry.dataset, if entry.is_named { entry.dataset.name() } else { OTHER }));
+        for (name, closed) in &table.closed_labelled {
+            closed.clone().samples().for_each(|sample| sums.add(named(sample, name)));
+        }
         let mut oldest_wait = Duration::ZERO;
         let mut counted = Vec::new();
-        for (dataset, name) in open.chain(table.draining.iter().map(|dataset| (dataset, OTHER))) {
+        for dataset in table.datasets() {
+            let name = table.label(dataset);
             dataset.labelled().into_iter().for_each(|sample| sums.add(named(sample, name)));
             dataset.times().into_iter().for_each(|sample| sums.add(sample));
             let (waiting, oldest) = dataset.waiting();
@@ -226,9 +263,15 @@ impl OpenDatasets {
         sums.samples().chain([Sample::of("read_oldest_wait_seconds", [], Value::Time(oldest_wait))]).collect()
     }
 
-    /// Looks whether passes of the readers have ended, and writes those down.
-    pub(super) fn look_at_passes(&self) {
-        self.all().iter().filter_map(|dataset| dataset.look_at_passes()).for_each(|pass| self.history.add(pass));
+    /// Counts for how long readers waited, and writes down the passes that have ended. The time in which their threads
+    /// had no CPU is divided among the datasets by the requests since the last call.
+    pub(super) fn look_at_readers(&self, without_cpu: Duration) {
+        let datasets: Vec<_> = self.all().into_iter().map(|dataset| (dataset.new_reads(), dataset)).collect();
+        let all = datasets.iter().map(|(reads, _)| reads).sum::<u64>().max(1) as f64;
+        let ended = datasets
+            .iter()
+            .filter_map(|(reads, dataset)| dataset.look_at_readers(without_cpu.mul_f64(*reads as f64 / all)));
+        ended.for_each(|pass| self.history.add(pass));
     }
 
     /// Writes down the passes that are running, and waits a bounded time until all are written.
@@ -341,7 +384,9 @@ impl Drop for Drained {
             for (name, value) in dataset.counters().totals() {
                 *table.closed.entry(name).or_default() += value;
             }
-            dataset.labelled().into_iter().for_each(|sample| table.closed_labelled.add(sample));
+            let label = table.label(&dataset).to_owned();
+            let labelled = table.closed_labelled.entry(label).or_default();
+            dataset.labelled().into_iter().for_each(|sample| labelled.add(sample));
             dataset.times().into_iter().for_each(|sample| table.closed_times.add(sample));
             let cache = dataset.cache_id();
             is_parted = table.open.iter().any(|entry| entry.dataset.cache_id() == cache);

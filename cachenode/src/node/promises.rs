@@ -6,26 +6,36 @@ use std::io;
 use std::sync::Arc;
 
 use larder_dataset::SnapshotId;
-use larder_store::{DatasetInfo, Promise, StoreError};
+use larder_store::{DatasetInfo, Promise, Store, StoreError};
 use tracing::{info, warn};
 
 use super::Node;
+use super::caches::{is_pin, pins};
 use super::error::NodeError;
 use super::report::{CacheReport, CachedSnapshot};
 
 impl Node {
-    /// Replaces the promises, as far as there is room for them, and gives room to the open datasets among them. Errors:
-    /// they cannot be written down; those before stand.
+    /// Replaces the promises to Datasets, as far as there is room for them, and gives room to the open datasets among
+    /// them. Pins stay: a person ends them. Errors: they cannot be written down; those before stand.
     pub async fn promise(self: &Arc<Self>, promises: Vec<Promise>) -> Result<(), NodeError> {
+        self.change_promises(move |store| Ok(pins(store).chain(promises).collect())).await
+    }
+
+    /// Replaces the promises by those that `change` makes of the store's. One change follows the other, so none is
+    /// lost. Errors: those of `change`, or they cannot be written down; those before stand.
+    pub(super) async fn change_promises(
+        self: &Arc<Self>,
+        change: impl FnOnce(&Store) -> Result<Vec<Promise>, NodeError> + Send + 'static,
+    ) -> Result<(), NodeError> {
         let opening = Arc::clone(&self.opening).lock_owned().await;
         let node = Arc::clone(self);
         let keep = move || {
             let _opening = opening;
-            node.budget().promise(promises)?;
+            node.budget().promise(change(&node.store)?)?;
             node.grow_promised();
-            io::Result::Ok(())
+            Ok::<_, NodeError>(())
         };
-        Ok(tokio::task::spawn_blocking(keep).await??)
+        tokio::task::spawn_blocking(keep).await?
     }
 
     /// Gives the open datasets that are promised room what they want of it. Blocks on the disk.
@@ -80,12 +90,13 @@ impl Node {
             promised_bytes: totals.promised_bytes,
             needed_bytes: totals.needed_bytes,
             snapshots: snapshots.into_values().collect(),
-            promises: self.store.promises(),
+            // A controller knows nothing of pins.
+            promises: self.store.promises().into_iter().filter(|promise| !is_pin(promise)).collect(),
         })
     }
 
-    /// Drops what is cached of a snapshot for an owner, if no dataset has it open or adopts its blocks, and it was last
-    /// in use before `before_unix_s`. True if there was something.
+    /// Drops what is cached of a snapshot for an owner, if no dataset has it open or adopts its blocks, it has no pin,
+    /// and it was last in use before `before_unix_s`. True if there was something.
     pub async fn drop_unused(
         self: &Arc<Self>,
         snapshot: SnapshotId,
@@ -102,6 +113,10 @@ impl Node {
             };
             let is_of = |info: &DatasetInfo| info.key.snapshot() == snapshot && info.key.owner() == owner;
             let mut had_some = false;
+            // A pin is for all caches that the owner has of the snapshot.
+            if pins(&node.store).any(|pin| pin.snapshot == snapshot && pin.owner == owner) {
+                return Ok(false);
+            }
             for info in node.store.datasets().iter().filter(|info| is_of(info) && is_unused(info)) {
                 info!(dataset = info.name, %snapshot, "cached bytes dropped as requested");
                 had_some |= node.store.release(&info.cache())?;

@@ -237,9 +237,9 @@ async fn a_pass_of_programs_with_plans_ends_with_the_last_of_them() {
     world.put(Items::Rows(vec![1, 2])).unwrap();
     world.holds(2_003).await;
     assert!(world.read(1));
-    assert_eq!(world.dataset.look_at_passes(), None, "its plan is open");
+    assert_eq!(world.dataset.look_at_readers(Duration::ZERO), None, "its plan is open");
     world.command(&Command::Close { id: ID }, None).unwrap();
-    let pass = world.dataset.look_at_passes().expect("its plan was closed").pass;
+    let pass = world.dataset.look_at_readers(Duration::ZERO).expect("its plan was closed").pass;
     assert_eq!((pass.planned, pass.complete, pass.bytes["window"]), (true, true, 1_001));
 }
 

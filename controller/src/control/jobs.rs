@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
 
-use larder_api::LarderSettingsStatus;
 use larder_api::names::SETTINGS;
+use larder_api::{LarderSettingsStatus, Phase};
+use larder_telemetry::trace_past;
 use serde_json::json;
 use tracing::warn;
 
@@ -14,7 +16,7 @@ use crate::execute::Written;
 use crate::jobs::dry_run::shortage;
 use crate::jobs::job_state::JobState;
 use crate::jobs::{job_types, queues};
-use crate::time::Millis;
+use crate::time::{Millis, Seconds};
 use crate::work_queue::Work;
 use crate::write::{Change, Write};
 use larder_kube::key::Key;
@@ -22,6 +24,17 @@ use larder_kube::kinds::Kind;
 
 /// The interval between two dry runs of pods that were not created because a ResourceQuota is used up.
 const SHORT_MILLIS: u64 = 60_000;
+
+/// The phase that a job was in `before` a status was written, and when it began and ended, if it ended with that.
+fn ended_phase(before: Option<(Phase, Seconds)>, after: Option<(Phase, Seconds)>) -> Option<(Phase, [SystemTime; 2])> {
+    let ((phase, began), (now, ended)) = (before?, after?);
+    // Any user may have written the times.
+    let time = |seconds: Seconds| {
+        let since = Duration::from_secs(u64::try_from(seconds.0).unwrap_or(0));
+        SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH)
+    };
+    (phase != now).then(|| (phase, [time(began.min(ended)), time(ended)]))
+}
 
 impl Control {
     /// Runs a round over all jobs. Events that arrive before the next round are handled together.
@@ -107,7 +120,13 @@ impl Control {
             self.add(Work::DryRun(spec_hash), self.millis() + SHORT_MILLIS);
         }
         if let Some(job_state) = self.state.jobs.job_states.get_mut(key) {
+            let phase = job_state.written_phase();
             job_state.end(written.succeeded, written.wrote_status, refused, now);
+            if let Some((phase, times)) = ended_phase(phase, job_state.written_phase()) {
+                let attributes = [("namespace", &key.namespace), ("job", &key.name), ("queue", &job_state.queue)];
+                let attributes = attributes.map(|(name, value)| (name, value.clone()));
+                trace_past("phase", times, attributes.into_iter().chain([("phase", format!("{phase:?}"))]));
+            }
             if written.wrote_status {
                 self.counters.count_steps(&job_state.queue, &std::mem::take(&mut job_state.counts));
             }
@@ -141,4 +160,23 @@ fn draw() -> String {
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     read.expect("Linux always has random bytes");
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SEMANTICS: P10
+    #[test]
+    fn a_phase_has_ended_once_a_status_with_another_is_written_whatever_its_times_are() {
+        let at = |phase, seconds| Some((phase, Seconds(seconds)));
+        assert_eq!(ended_phase(None, at(Phase::Queued, 5)), None);
+        assert_eq!(ended_phase(at(Phase::Queued, 5), at(Phase::Queued, 5)), None);
+        let times = [5, 65].map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(ended_phase(at(Phase::Queued, 5), at(Phase::Starting, 65)), Some((Phase::Queued, times)));
+        for seconds in [i64::MIN, i64::MAX] {
+            let (_, [began, ended]) = ended_phase(at(Phase::Queued, seconds), at(Phase::Running, 65)).unwrap();
+            assert!(began <= ended && ended == times[1]);
+        }
+    }
 }

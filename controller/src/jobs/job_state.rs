@@ -3,8 +3,8 @@
 //! The state in memory is authoritative. The written state follows before any action that depends on it. The next
 //! controller process resumes from the written state.
 
-use larder_api::TrainingJobStatus;
 use larder_api::training_job::checked::ROLES_MAX;
+use larder_api::{Phase, TrainingJobStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::jobs::counts::Counts;
@@ -260,6 +260,11 @@ impl JobState {
             self.refused_of = Some(self.record.gist());
             self.failures = self.failures.saturating_add(1);
         }
+    }
+
+    /// The phase in the written status, and since when the job is in it.
+    pub fn written_phase(&self) -> Option<(Phase, Seconds)> {
+        self.written.as_ref().map(|record| (record.state.phase, record.state.since))
     }
 
     /// True if the job can be decided about now.

@@ -188,6 +188,12 @@ fn the_component_gives_the_token_to_the_programs_whose_pods_are_scraped_with_it(
             let has_token = pod.to_string().contains("--metrics-token=/etc/larder/metrics/token");
             assert_eq!(has_token, ["larderd", "larder-controller"].contains(&label), "{label}");
             assert_eq!(pod["spec"]["volumes"].to_string().contains("larder-metrics"), has_token, "{label}");
+            // The file is for the group alone that the volume has.
+            let group = &pod["spec"]["securityContext"]["fsGroup"];
+            assert!(
+                !has_token || (group.is_u64() && *group == pod["spec"]["securityContext"]["runAsGroup"]),
+                "{label}"
+            );
         }
         assert!(kind("ConfigMap").any(|it| it["metadata"]["labels"]["grafana_dashboard"] == "1"));
     }

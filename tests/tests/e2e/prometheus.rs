@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use larder_e2e::{Lab, Larderd, Mount};
@@ -131,6 +131,16 @@ impl Drop for Stop<'_> {
     }
 }
 
+/// A larderd that shows the names of datasets to this Prometheus, and its admin address.
+fn start_larderd(lab: &Lab, more_flags: &[&str]) -> (Larderd, String) {
+    let (admin, token) = (format!("127.0.0.1:{}", free_port()), lab.folder().join("names-token"));
+    std::fs::write(&token, TOKEN).unwrap();
+    let flags = [format!("--admin-address={admin}"), format!("--metrics-token={}", token.display())];
+    let larderd = Larderd::start(lab, "one", &[&flags.each_ref().map(String::as_str)[..], more_flags].concat());
+    larderd.wait_until_it_answers();
+    (larderd, admin)
+}
+
 /// Every second request for an object.
 fn every_second(head: &RequestHead) -> bool {
     head.is_get_object() && head.seq.is_multiple_of(2)
@@ -142,11 +152,7 @@ fn each_alert_about_data_fires_with_its_fault_and_stops_after_it() {
     for n in 0..FILES {
         lab.put(&format!("{n}"), seeded_bytes(n, 10_000));
     }
-    let (admin, token) = (format!("127.0.0.1:{}", free_port()), lab.folder().join("names-token"));
-    std::fs::write(&token, TOKEN).unwrap();
-    let flags = [format!("--admin-address={admin}"), format!("--metrics-token={}", token.display())];
-    let mut larderd = Larderd::start(&lab, "one", &flags.each_ref().map(String::as_str));
-    larderd.wait_until_it_answers();
+    let (mut larderd, admin) = start_larderd(&lab, &[]);
     let folder = tempfile::tempdir().unwrap();
     let Some(prometheus) = Prometheus::start(folder.path(), &admin) else { return };
     let dir = lab.folder().join("mnt");
@@ -165,7 +171,7 @@ fn each_alert_about_data_fires_with_its_fault_and_stops_after_it() {
     prometheus.wait_until("it scrapes", |_| prometheus.series("larder_build_info") > 0);
 
     type FaultOf = fn(&RequestHead) -> Fault;
-    let faults: [(&str, FaultOf); 4] = [
+    let faults: [(&str, FaultOf); 5] = [
         ("LarderOriginSlow", |head| match head.is_get_object() {
             true => Fault::Delay(Duration::from_millis(1_500)),
             false => Fault::None,
@@ -176,6 +182,10 @@ fn each_alert_about_data_fires_with_its_fault_and_stops_after_it() {
         }),
         ("LarderOriginFails", |head| if every_second(head) { Fault::Reset } else { Fault::None }),
         ("LarderReadsStalled", |head| if head.is_get_object() { Fault::StallBeforeHead } else { Fault::None }),
+        ("LarderReadErrors", |head| match head.is_get_object() {
+            true => Fault::Status { status: 403, code: "AccessDenied" },
+            false => Fault::None,
+        }),
     ];
     for (alert, fault) in faults {
         prometheus.wait_until("nothing fires", |firing| !ours(firing));
@@ -221,4 +231,41 @@ fn each_alert_about_data_fires_with_its_fault_and_stops_after_it() {
     mounted = mount();
     prometheus.wait_until("it is back", |firing| !firing.contains("LarderDown"));
     drop(mounted);
+}
+
+#[test]
+fn a_dataset_with_too_little_room_and_hits_below_the_promise_are_noticed() {
+    const MANY: u64 = 40;
+    let lab = Lab::new();
+    for n in 0..MANY {
+        lab.put(&format!("{n}"), seeded_bytes(n, 100_000));
+    }
+    // Room for half of them.
+    let (larderd, admin) = start_larderd(&lab, &["--cache-size", "2000000"]);
+    let folder = tempfile::tempdir().unwrap();
+    let Some(prometheus) = Prometheus::start(folder.path(), &admin) else { return };
+    let dir = lab.folder().join("mnt");
+    std::fs::create_dir(&dir).unwrap();
+    let run_dir = larderd.run_dir().to_str().unwrap();
+    lab.larder_ok(&["mount", &lab.url(), dir.to_str().unwrap(), "--cache-dir", run_dir, "--policy", "lru"]);
+    let mounted = Mount::standing(dir);
+    let [starved, below] = ["LarderCacheStarved", "LarderHitsBelowPromise"];
+    prometheus.wait_until("it wants more room", |firing| firing.contains(starved));
+    let (stop, files) = (AtomicBool::new(false), AtomicU64::new(MANY));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for n in 0..files.load(Ordering::Relaxed) {
+                    mounted.read_fresh(format!("{n}")).unwrap();
+                }
+            }
+        });
+        let _stop = Stop(&stop);
+        // In this order, the policy always replaces what is read next.
+        prometheus.wait_until("the policy hits nothing", |firing| firing.contains(below));
+        files.store(5, Ordering::Relaxed);
+        prometheus.wait_until("it hits all", |firing| !firing.contains(below));
+    });
+    drop(mounted);
+    prometheus.wait_until("nothing is mounted", |firing| !firing.contains(starved));
 }

@@ -2,7 +2,7 @@
 //! who hold the token, and the spans of a read.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -192,25 +192,49 @@ impl Collector {
     }
 }
 
+/// A larderd that sends all spans to this address, and its keeper with a mount of the lab's dataset.
+fn traced(lab: &Lab, address: SocketAddr) -> (Larderd, Keeper, Mount) {
+    let mut larderd = Larderd::start(lab, "traced", &[]);
+    larderd.kill();
+    larderd.set_variable("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"));
+    larderd.set_variable("OTEL_TRACES_SAMPLER_ARG", "1");
+    larderd.set_variable("OTEL_BSP_SCHEDULE_DELAY", "100");
+    larderd.set_variable("OTEL_BSP_MAX_QUEUE_SIZE", "64");
+    larderd.restart();
+    let mut keeper = Keeper::new(larderd.run_dir());
+    keeper.connect();
+    let dataset = v1::Dataset { source: lab.url(), ..v1::Dataset::default() };
+    let (prepared, dir) = (prepare(lab, &larderd, &dataset), lab.folder().join("m"));
+    keeper.mount(&prepared, dataset, &dir).unwrap();
+    (larderd, keeper, Mount::standing(dir))
+}
+
+// SEMANTICS: P10
+#[test]
+fn a_collector_that_hangs_holds_up_no_read_and_no_stop() {
+    let lab = Lab::new();
+    let names: Vec<String> = (0..40).map(|number| format!("file-{number}")).collect();
+    names.iter().for_each(|name| lab.put(name, seeded_bytes(1, FILE_BYTES)));
+    // The kernel takes connections for it, and it takes none.
+    let hung = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (mut larderd, mut keeper, mount) = traced(&lab, hung.local_addr().unwrap());
+    for name in &names {
+        assert!(mount.read_fresh(name).unwrap() == seeded_bytes(1, FILE_BYTES), "wrong bytes of {name}");
+    }
+    larderd.terminate();
+    larderd.restart();
+    keeper.connect();
+    assert!(mount.read_fresh(&names[0]).unwrap() == seeded_bytes(1, FILE_BYTES));
+}
+
 // SEMANTICS: P10
 #[test]
 fn a_read_that_waits_has_spans_and_none_waits_for_the_collector() {
     let lab = Lab::new();
     ["before", "after"].iter().for_each(|name| lab.put(name, seeded_bytes(1, FILE_BYTES)));
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-    let mut larderd = Larderd::start(&lab, "traced", &[]);
-    larderd.kill();
-    larderd.set_variable("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"));
-    larderd.set_variable("OTEL_TRACES_SAMPLER_ARG", "1");
-    larderd.set_variable("OTEL_BSP_SCHEDULE_DELAY", "100");
-    larderd.restart();
-    let mut keeper = Keeper::new(larderd.run_dir());
-    keeper.connect();
-    let dataset = v1::Dataset { source: lab.url(), ..v1::Dataset::default() };
-    let (prepared, dir) = (prepare(&lab, &larderd, &dataset), lab.folder().join("m"));
-    keeper.mount(&prepared, dataset, &dir).unwrap();
-    let mount = Mount::standing(dir);
     // Nobody collects yet.
+    let (_larderd, _keeper, mount) = traced(&lab, address);
     assert!(mount.read_fresh("before").unwrap() == seeded_bytes(1, FILE_BYTES));
 
     let collector = Collector::default();
