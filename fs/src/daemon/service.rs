@@ -96,8 +96,10 @@ impl v1::daemon_server::Daemon for Service {
     async fn unmount(&self, request: Request<v1::UnmountRequest>) -> Result<Response<v1::UnmountResponse>, Status> {
         let v1::UnmountRequest { dir, lazy } = request.into_inner();
         let dir = PathBuf::from(dir);
-        let number = self.find(|mount| mount.dir.as_ref() == Some(&dir)).map(|mount| mount.number);
-        let number = number.ok_or_else(|| DaemonError::NoMount { dir: dir.display().to_string() })?;
+        // The newest: an earlier one at this folder was unmounted while it was in use, and still has readers.
+        let mounts = self.0.mounts.now().mounts;
+        let mount = mounts.iter().rfind(|mount| mount.dir.as_ref() == Some(&dir));
+        let number = mount.ok_or_else(|| DaemonError::NoMount { dir: dir.display().to_string() })?.number;
         let unmounted = tokio::task::spawn_blocking(move || unmount(&dir, lazy)).await.map_err(DaemonError::Panic)?;
         unmounted.map_err(DaemonError::from)?;
         let mounts = &self.0.mounts;
@@ -145,12 +147,6 @@ impl v1::daemon_server::Daemon for Service {
         let v1::PinCacheRequest { id, pinned } = request.into_inner();
         self.0.node.pin_cache(cache_id(&id)?, pinned).await.map_err(DaemonError::from)?;
         Ok(Response::new(v1::PinCacheResponse {}))
-    }
-}
-
-impl Service {
-    fn find(&self, wanted: impl Fn(&Mount) -> bool) -> Option<Arc<Mount>> {
-        self.0.mounts.now().mounts.into_iter().find(|mount| wanted(mount))
     }
 }
 
