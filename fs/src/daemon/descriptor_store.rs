@@ -102,7 +102,13 @@ impl DescriptorStore {
         Ok(Self::new(unit, socket, (most / PARTS.len()).min(MOUNTS_MOST), passed()))
     }
 
-    fn new(unit: &str, socket: OwnedFd, most: usize, passed: Vec<(String, OwnedFd)>) -> (Arc<Self>, Vec<LeftMount>) {
+    /// The store at the other end of `socket`, with what it has passed.
+    pub(super) fn new(
+        unit: &str,
+        socket: OwnedFd,
+        most: usize,
+        passed: Vec<(String, OwnedFd)>,
+    ) -> (Arc<Self>, Vec<LeftMount>) {
         let mut found: BTreeMap<u64, BTreeMap<String, OwnedFd>> = BTreeMap::new();
         let mut doubtful = BTreeSet::new();
         for (name, fd) in passed {
