@@ -220,7 +220,8 @@ impl DescriptorStore {
     /// True if systemd is stopping the service, so that no later process gets its mounts; false if it restarts it, or
     /// if that is not known. Blocks, as long as systemd takes to answer.
     pub(super) fn is_stopped_for_good(&self) -> bool {
-        let asked = Command::new("systemctl").args(["list-jobs", "--no-legend", &self.unit]).output();
+        // All jobs, since it would take the name for a pattern.
+        let asked = Command::new("systemctl").args(["list-jobs", "--no-legend"]).output();
         match asked {
             Ok(jobs) if jobs.status.success() => has_stop_job(&String::from_utf8_lossy(&jobs.stdout), &self.unit),
             Ok(jobs) => {
