@@ -151,6 +151,17 @@ fn a_stop_of_the_service_ends_its_mounts_and_an_unmount_leaves_nothing_in_the_st
 
 // SEMANTICS: P12
 #[test]
+fn a_mount_can_be_ended_by_the_command_while_no_larderd_runs() {
+    let mut service = Service::start();
+    service.larderd.kill();
+    service.lab.larder_ok(&["umount", "--lazy", service.dir.to_str().unwrap()]);
+    assert!(!service.is_mounted());
+    service.larderd.restart();
+    wait_until("the store is empty", || service.systemd.kept().is_empty());
+}
+
+// SEMANTICS: P12
+#[test]
 fn a_mount_that_ended_while_no_larderd_ran_is_forgotten_and_can_be_made_again() {
     let mut service = Service::start();
     service.larderd.kill();
