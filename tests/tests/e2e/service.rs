@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -23,6 +23,11 @@ fn content(file: usize) -> Vec<u8> {
     format!("file {file} ").repeat(1000 + file).into_bytes()
 }
 
+/// The folder of the service's cache and home.
+fn node_folder(lab: &Lab) -> PathBuf {
+    lab.folder().join("node-service")
+}
+
 /// A larderd of a service, with a mount.
 struct Service {
     // It ends before its files are removed.
@@ -34,7 +39,10 @@ struct Service {
 
 impl Service {
     fn start() -> Self {
-        let lab = Lab::new();
+        Self::start_in(Lab::new())
+    }
+
+    fn start_in(lab: Lab) -> Self {
         (0..FILES).for_each(|file| lab.put(&format!("f{file}"), content(file)));
         let systemd = Systemd::start(lab.folder());
         let mut larderd = Larderd::start(&lab, "service", &[]);
@@ -75,6 +83,8 @@ impl Drop for Service {
         for mount in larder_mounts().iter().filter(|mount| mount.path.starts_with(self.lab.folder())) {
             let _ = rustix::mount::unmount(&mount.path, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
+        self.larderd.kill();
+        let _ = rustix::mount::unmount(node_folder(&self.lab), UnmountFlags::DETACH);
     }
 }
 
@@ -240,6 +250,27 @@ fn a_version_that_refuses_the_cache_leaves_the_mounts_to_one_that_can_use_it() {
     std::fs::write(&format, &ours).unwrap();
     service.larderd.restart();
     reader.join().unwrap();
+}
+
+// SEMANTICS: C4, P12
+#[test]
+fn readers_go_on_when_the_service_starts_again_on_a_full_disk() {
+    let lab = Lab::new();
+    let folder = node_folder(&lab);
+    std::fs::create_dir(&folder).unwrap();
+    rustix::mount::mount("larder-test", &folder, "tmpfs", MountFlags::empty(), Some(c"size=64m")).unwrap();
+    let mut service = Service::start_in(lab);
+    service.read(0..5).join().unwrap();
+    let mut filler = File::create(folder.join("filler")).unwrap();
+    while filler.write_all(&[0; 4096]).is_ok() {}
+    for step in 1..=2 {
+        service.larderd.kill();
+        let reader = service.read(5 * step..5 * step + 5);
+        service.larderd.restart();
+        service.larderd.wait_until_it_answers();
+        reader.join().unwrap();
+    }
+    assert_eq!(service.systemd.kept().len(), 3);
 }
 
 // SEMANTICS: P12
