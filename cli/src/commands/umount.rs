@@ -23,8 +23,8 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     if !larder_mounts().iter().any(|mount| mount.path == resolved) {
         bail!("{} is not a Larder mount: `larder stats` lists the mounts of this machine", args.dir.display());
     }
-    // A dead mount has no stats, which would contain the id of its process, and that of a service that cannot start does
-    // not answer.
+    // A dead mount has no stats, which would contain the id of its process, and that of a service that cannot start
+    // does not answer.
     let server = mount_stats::read_within(&resolved, ANSWER).ok().map(|stats| stats.process);
     let asked = match server.as_ref().and_then(|process| process.socket.as_deref()) {
         Some(socket) => {

@@ -208,8 +208,8 @@ impl Daemon {
     }
 
     /// True if this service has mounted the dataset at `dir` already: a caller that got no answer from a process that
-    /// was killed asks again. Waits for a mount that is not served yet, for 5 s at most. Errors: it is still not served.
-    /// The job that makes mounts would wait at that folder, and all others behind it.
+    /// was killed asks again. Waits for a mount that is not served yet, for 5 s at most. Errors: it is still not
+    /// served. The job that makes mounts would wait at that folder, and all others behind it.
     async fn has_mounted(&self, id: &str, dir: &Path) -> Result<bool, DaemonError> {
         let is_at = |mount: &Mount| mount.own.is_some() && mount.dir.as_deref() == Some(dir);
         let is_left = |offer: &Arc<Offer>| offer.connection.own.as_ref().is_some_and(|own| own.dir == dir);

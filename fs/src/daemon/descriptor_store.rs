@@ -160,8 +160,8 @@ impl DescriptorStore {
     }
 
     /// Puts a mount into the store, with new memory for its requests, which it returns. Blocks while systemd takes no
-    /// messages, for 5 s each at most. Errors: the store is full, or systemd does not take it; no later process gets the
-    /// mount then.
+    /// messages, for 5 s each at most. Errors: the store is full, or systemd does not take it; no later process gets
+    /// the mount then.
     pub(super) fn keep(self: &Arc<Self>, fuse: &OwnedFd, mount: &KeptMount) -> io::Result<(OwnMount, OwnedFd)> {
         let memory = request_memory()?;
         let description = mount.to_memory()?;

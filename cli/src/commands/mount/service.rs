@@ -17,8 +17,8 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// `run_dir`, if the service whose sockets are there is to serve a mount of this user: root's mounts, unless they have
-/// a cache of their own. Waits for a service that restarts. Must be called within a runtime. Errors: it does not answer,
-/// and a process beside it would fill another cache with what is in its own.
+/// a cache of their own. Waits for a service that restarts. Must be called within a runtime. Errors: it does not
+/// answer, and a process beside it would fill another cache with what is in its own.
 pub(super) async fn serving(args: &MountArgs, run_dir: &Path) -> anyhow::Result<Option<PathBuf>> {
     let has_own_home = std::env::var_os("LARDER_HOME").is_some_and(|home| !home.is_empty());
     if !rustix::process::geteuid().is_root() || (has_own_home && args.cache_dir.is_none()) {

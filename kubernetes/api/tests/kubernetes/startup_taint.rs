@@ -1,4 +1,5 @@
-//! Even if RBAC grants more, larder-csi may remove the startup taint of its own node, and change nothing else of a node.
+//! Even if RBAC grants more, larder-csi may remove the startup taint of its own node, and change nothing else of a
+//! node.
 
 use larder_api::names::SYSTEM_NAMESPACE;
 use larder_testkit::{Cluster, repository};
