@@ -13,7 +13,7 @@ use larder_daemon_api::mountinfo::larder_mounts;
 use larder_daemon_api::v1;
 use larder_dataset::crc32c;
 use larder_e2e::{Lab, Larderd, Systemd, wait_until};
-use larder_testkit::Fault;
+use larder_testkit::{Fault, built};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -250,6 +250,22 @@ fn a_version_that_refuses_the_cache_leaves_the_mounts_to_one_that_can_use_it() {
     std::fs::write(&format, &ours).unwrap();
     service.larderd.restart();
     reader.join().unwrap();
+}
+
+#[test]
+fn a_second_larderd_over_the_cache_is_refused_and_harms_no_reader() {
+    let service = Service::start();
+    let run_dir = service.lab.folder().join("second");
+    let flags = [
+        format!("--cache-dir={}", service.larderd.run_dir().display()),
+        format!("--home={}", run_dir.join("home").display()),
+        format!("--run-dir={}", run_dir.display()),
+    ];
+    let second = service.lab.program(built("larderd"), &flags.each_ref().map(String::as_str)).output().unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    let first = service.larderd.pid().unwrap();
+    assert!(!second.status.success() && said.contains(&format!("in use by process {first}:")), "{said}");
+    service.read(0..3).join().unwrap();
 }
 
 // SEMANTICS: C4, P12
