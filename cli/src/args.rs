@@ -71,7 +71,7 @@ impl Cli {
     pub(crate) fn of_process() -> Self {
         let mut args: Vec<OsString> = std::env::args_os().collect();
         if fstab::is_helper(&args) {
-            args = fstab::as_command(&args, Some(ORIGIN_DIR).filter(|dir| Path::new(dir).is_dir()))
+            args = fstab::as_command(&args, Some(ORIGIN_DIR).filter(|dir| std::fs::read_dir(dir).is_ok()))
                 .unwrap_or_else(|what| Self::command().error(ErrorKind::InvalidValue, what).exit());
         }
         Self::of(&args).unwrap_or_else(|error| error.exit())

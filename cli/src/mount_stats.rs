@@ -2,6 +2,8 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::Context;
 use larder_cachenode::Stats;
@@ -12,6 +14,15 @@ pub(crate) fn read(dir: &Path) -> anyhow::Result<Stats> {
     let path = dir.join(".larder/stats.json");
     let text = std::fs::read(&path).map_err(|error| unreadable(dir, error))?;
     serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))
+}
+
+/// The same, or an error after `limit`: a mount whose process is stopped, or whose service restarts, does not answer.
+pub(crate) fn read_within(dir: &Path, limit: Duration) -> anyhow::Result<Stats> {
+    let (sender, receiver) = mpsc::channel();
+    let asked = dir.to_owned();
+    // It ends with this process, if the mount never answers.
+    std::thread::spawn(move || sender.send(read(&asked)));
+    receiver.recv_timeout(limit).with_context(|| format!("{} does not answer", dir.display()))?
 }
 
 /// A command about the mount at `dir`, ready to be pasted into a shell.

@@ -25,8 +25,10 @@ use crate::driver_name::DRIVER_NAME;
 /// The key of the taint; its effect and value are the administrator's.
 pub const STARTUP_TAINT: &str = "csi.larder.dev/agent-not-ready";
 
-/// The pause between two looks at a node on which pods cannot mount yet.
+/// The pause between two looks at a node on which pods cannot mount yet. It doubles up to [`WAITING_MAX`]: a thousand
+/// nodes may join at once, and a larderd may never answer.
 const WAITING: Duration = Duration::from_secs(1);
+const WAITING_MAX: Duration = Duration::from_secs(5);
 
 /// The pause while the node lacks the taint. One that is created again under its name has it again.
 const WITHOUT: Duration = Duration::from_secs(60);
@@ -91,11 +93,11 @@ impl StartupTaint {
             let looked = self.look(&client, &larderd_answers).await;
             pause = match looked {
                 Ok(Look::Without) => WITHOUT,
-                Ok(Look::Waits(_)) => WAITING,
+                Ok(Look::Waits(_)) => (pause * 2).min(WAITING_MAX),
                 Err(_) => (pause * 2).min(PAUSE_MAX),
             };
             match &looked {
-                // Once for each reason, although it is looked at every second.
+                // Once for each reason, although it is looked at every few seconds.
                 Ok(Look::Waits(reason)) if said != Some(*reason) => {
                     info!(node = self.node, reason, "pods cannot mount on this node yet");
                     said = Some(*reason);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fuser::{MountOption, SessionACL};
 use larder_daemon_api::fuse_mount::{FuseMountError, fuse_mount};
-use larder_daemon_api::mountinfo::{larder_mounts, source_of};
+use larder_daemon_api::mountinfo::{larder_mounts, mounted_at, source_of};
 use larder_dataset::{Ownership, larder_command};
 use tracing::{info, warn};
 
@@ -282,6 +282,23 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
             }
         }
         Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// True if a Larder mount is at the resolved `path`, and no other file system above it. Sends no request to either.
+pub(crate) fn is_mounted(path: &Path) -> io::Result<bool> {
+    Ok(mounted_at(path)?.is_some_and(|mount| mount.is_ours()))
+}
+
+/// Detaches the Larder mount at the resolved `path` from the tree: its readers can finish with their open files. If it
+/// was unmounted already, whatever is there now stays.
+pub(crate) fn detach(path: &Path) {
+    let ended = match is_mounted(path) {
+        Ok(false) => return,
+        Ok(true) | Err(_) => unmount(path, true),
+    };
+    if let Err(error) = ended {
+        warn!(%error, "cannot unmount");
     }
 }
 

@@ -132,7 +132,7 @@ fn receive(socket: &UnixDatagram, state: &Mutex<State>) {
     let text = std::str::from_utf8(&bytes[..received.bytes]).unwrap();
     let mut state = state.lock().unwrap();
     match (text.split_once("\nFDNAME="), fd) {
-        (Some(("FDSTORE=1", name)), Some(fd)) => {
+        (Some(("FDSTORE=1\nFDPOLL=0", name)), Some(fd)) => {
             assert!(state.kept.len() < DESCRIPTORS_MOST, "systemd would drop {name}");
             assert!(state.kept.insert(name.to_owned(), fd).is_none(), "{name} is there already");
         }

@@ -27,7 +27,10 @@ pub(super) fn as_command(args: &[OsString], origin_dir: Option<&str>) -> Result<
     let mut rest = args.iter().skip(1);
     while let Some(word) = rest.next() {
         match word.to_str() {
-            Some("-o") => options = rest.next().map(|given| given.to_string_lossy().into_owned()).unwrap_or_default(),
+            Some("-o") => {
+                options.push(',');
+                options.extend(rest.next().map(|given| given.to_string_lossy()));
+            }
             Some("-N" | "-t") => _ = rest.next(),
             Some("-v") => verbose = true,
             Some("-n" | "-s") => {}
@@ -93,6 +96,8 @@ mod tests {
         let flags = ["--cache-size=1GiB", "--policy=lru", "--allow-other"];
         assert_eq!(command, [&["larder", "mount"][..], &flags, &["--", "s3://b/x", "/data"]].concat());
         assert_eq!(translated(&CALL, None).unwrap(), ["larder", "mount", "--", "s3://b/x", "/data"]);
+        let twice = translated(&[&CALL[..], &["-o", "policy=lru", "-o", "ro,allow-other"]].concat(), None).unwrap();
+        assert_eq!(twice[2..4], ["--policy=lru", "--allow-other"]);
     }
 
     #[test]

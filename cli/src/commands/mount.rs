@@ -90,10 +90,7 @@ fn mount_by_service(args: &MountArgs, manifest: &Path, run_dir: &Path, runtime: 
     let started = Instant::now();
     while !ask(run_dir, &request, runtime)? {
         if started.elapsed() >= service::TIMEOUT {
-            bail!(
-                "larderd.service does not answer: `systemctl status larderd` says why; with --cache-dir DIR the mount \
-                 gets a process of its own"
-            );
+            return Err(service::no_answer());
         }
         std::thread::sleep(service::PAUSE);
     }

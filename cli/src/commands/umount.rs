@@ -11,6 +11,9 @@ use larder_fs::mount::unmount;
 use crate::args::UmountArgs;
 use crate::{daemon, mount_stats, source};
 
+/// How long the mount may take to say which process serves it.
+const ANSWER: Duration = Duration::from_secs(5);
+
 pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     // A dead mount cannot be resolved, but its parent folder can.
     let resolved = args.dir.canonicalize().or_else(|_| {
@@ -20,8 +23,9 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     if !larder_mounts().iter().any(|mount| mount.path == resolved) {
         bail!("{} is not a Larder mount: `larder stats` lists the mounts of this machine", args.dir.display());
     }
-    // A dead mount has no stats, which would contain the id of its process.
-    let server = mount_stats::read(&resolved).ok().map(|stats| stats.process);
+    // A dead mount has no stats, which would contain the id of its process, and that of a service that cannot start
+    // does not answer.
+    let server = mount_stats::read_within(&resolved, ANSWER).ok().map(|stats| stats.process);
     let asked = match server.as_ref().and_then(|process| process.socket.as_deref()) {
         Some(socket) => {
             let runtime = source::runtime()?;

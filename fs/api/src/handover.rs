@@ -49,11 +49,14 @@ pub struct Descriptors {
 /// Creates the memory of a new connection: an unnamed file in which the daemon keeps the requests that it has taken and
 /// not answered. The process that holds the file on the daemon's behalf never reads it.
 pub fn request_memory() -> io::Result<OwnedFd> {
+    unnamed_file("larder-requests")
+}
+
+/// Creates an unnamed file in memory, which /proc shows under this name.
+pub(crate) fn unnamed_file(name: &str) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
     // A kernel before 6.3 rejects NOEXEC_SEAL; a hardened kernel requires it.
-    memfd_create("larder-requests", flags | MemfdFlags::NOEXEC_SEAL)
-        .or_else(|_| memfd_create("larder-requests", flags))
-        .map_err(io::Error::from)
+    memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| memfd_create(name, flags)).map_err(io::Error::from)
 }
 
 /// One end of a handover socket.

@@ -26,7 +26,7 @@ use super::mounts::{Connection, Mount, Mounts};
 use super::offers::{Offer, Offers};
 use crate::connection::ServeConfig;
 use crate::fuse::BACKGROUND_MOST;
-use crate::mount::{MountConfig, unmount};
+use crate::mount::{MountConfig, MountError, detach, is_mounted};
 use crate::passthrough::Lender;
 use crate::pool::Pool;
 
@@ -161,9 +161,7 @@ impl Daemon {
         let deadline = tokio::time::Instant::now() + STOP_TIMEOUT;
         for own in self.offers.now().iter().filter_map(|offer| offer.connection.own.as_ref()) {
             info!(dir = %own.dir.display(), "stopping");
-            if let Err(error) = unmount(&own.dir, true) {
-                warn!(%error, "cannot unmount");
-            }
+            detach(&own.dir);
         }
         let mut states = self.mounts.watch();
         let mut detached = HashSet::new();
@@ -173,11 +171,7 @@ impl Daemon {
             for (number, dir) in own.clone() {
                 if detached.insert(number) {
                     info!(dir = %dir.display(), "stopping");
-                    // Files may be in use, so the unmount is lazy: the mount disappears from the tree, and its readers
-                    // can finish with their open files.
-                    if let Err(error) = unmount(dir, true) {
-                        warn!(%error, "cannot unmount");
-                    }
+                    detach(dir);
                 }
             }
             let changed = match (own.count(), state.jobs) {
@@ -198,7 +192,7 @@ impl Daemon {
         let wanted = convert::request(&request.dataset.unwrap_or_default())?;
         let found = self.node.find(&wanted).await?;
         let mut config = MountConfig::new(PathBuf::from(&request.dir));
-        if self.has_mounted(&found.id, &config.mountpoint).await {
+        if self.has_mounted(&found.id, &config.mountpoint).await? {
             return prepared(&found, true);
         }
         config.allow_other |= request.allow_other;
@@ -213,16 +207,24 @@ impl Daemon {
         Ok(prepared)
     }
 
-    /// True if this service has mounted the dataset at `dir` already: a caller that got no answer from a process that was
-    /// killed asks again. Waits for a mount that is not served yet, for 5 s at most.
-    async fn has_mounted(&self, id: &str, dir: &Path) -> bool {
-        let is_it = |mount: &Arc<Mount>| mount.own.is_some() && mount.id == id && mount.dir.as_deref() == Some(dir);
-        let is_at = |offer: &Arc<Offer>| offer.connection.own.as_ref().is_some_and(|own| own.dir == dir);
-        if self.offers.now().iter().any(|offer| offer.mount == id && is_at(offer)) {
-            let served = self.mounts.wait_until(|state| state.mounts.iter().any(is_it));
-            let _ = tokio::time::timeout(STOP_TIMEOUT, served).await;
+    /// True if this service has mounted the dataset at `dir` already: a caller that got no answer from a process that
+    /// was killed asks again. Waits for a mount that is not served yet, for 5 s at most. Errors: it is still not
+    /// served. The job that makes mounts would wait at that folder, and all others behind it.
+    async fn has_mounted(&self, id: &str, dir: &Path) -> Result<bool, DaemonError> {
+        let is_at = |mount: &Mount| mount.own.is_some() && mount.dir.as_deref() == Some(dir);
+        let is_left = |offer: &Arc<Offer>| offer.connection.own.as_ref().is_some_and(|own| own.dir == dir);
+        let waits = || self.offers.now().iter().any(is_left);
+        if waits() {
+            let served = self.mounts.wait_until(|state| state.mounts.iter().any(|mount| is_at(mount)));
+            let served = tokio::time::timeout(STOP_TIMEOUT, served).await.is_ok();
+            if !served && waits() {
+                let what = "has a mount of an earlier larderd that is not served yet; the log of larderd says why";
+                return Err(MountError::Mountpoint { path: dir.to_owned(), what: what.into() }.into());
+            }
         }
-        self.mounts.now().mounts.iter().any(is_it)
+        let served = self.mounts.now().mounts.iter().any(|mount| mount.id == id && is_at(mount));
+        // One that was unmounted while it was in use is served until its readers have closed their files.
+        Ok(served && is_mounted(dir).unwrap_or(false))
     }
 
     /// Finds a dataset for a caller that will hand over its connection.
@@ -363,7 +365,7 @@ impl Daemon {
                 Ok(request) => request,
                 Err(error) => {
                     warn!(dir = %own.dir.display(), error = %Chain(&error), "a mount of an earlier larderd ends here");
-                    let _ = unmount(&own.dir, true);
+                    detach(&own.dir);
                     own.forget();
                     continue;
                 }

@@ -6,7 +6,8 @@
 //! queue of systemd's socket.
 //!
 //! Invariants: a mount whose connection is in the store has its two other descriptors there, too. The descriptors of a
-//! number are of one mount. Credentials are in memory only.
+//! number are of one mount: a number is free again once systemd was asked to remove all of them. Credentials are in
+//! memory only.
 #![expect(unsafe_code, reason = "systemd passes descriptors by their numbers")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,7 @@ use rustix::net::{
 };
 use tracing::{info, warn};
 
-use crate::mount::unmount;
+use crate::mount::detach;
 
 /// The parts of a mount in the store, in the order in which they are sent.
 const PARTS: [&str; 3] = ["mount", "requests", "fuse"];
@@ -50,7 +51,7 @@ pub struct DescriptorStore {
     socket: OwnedFd,
     /// The most mounts that it holds.
     most: usize,
-    /// The numbers of the mounts that it holds.
+    /// The numbers of the mounts that it holds, and of those that could not be removed.
     numbers: Mutex<BTreeSet<u64>>,
 }
 
@@ -101,18 +102,34 @@ impl DescriptorStore {
         Ok(Self::new(unit, socket, (most / PARTS.len()).min(MOUNTS_MOST), passed()))
     }
 
-    fn new(unit: &str, socket: OwnedFd, most: usize, passed: Vec<(String, OwnedFd)>) -> (Arc<Self>, Vec<LeftMount>) {
+    /// The store at the other end of `socket`, with what it has passed.
+    pub(super) fn new(
+        unit: &str,
+        socket: OwnedFd,
+        most: usize,
+        passed: Vec<(String, OwnedFd)>,
+    ) -> (Arc<Self>, Vec<LeftMount>) {
         let mut found: BTreeMap<u64, BTreeMap<String, OwnedFd>> = BTreeMap::new();
+        let mut doubtful = BTreeSet::new();
         for (name, fd) in passed {
-            match parse(&name) {
-                Some((number, part)) => _ = found.entry(number).or_default().insert(part.to_owned(), fd),
-                None => warn!(name, "systemd passed a descriptor that is not a mount's"),
+            let Some((number, part)) = parse(&name) else {
+                warn!(name, "systemd passed a descriptor that is not a mount's");
+                continue;
+            };
+            if found.entry(number).or_default().insert(part.to_owned(), fd).is_some() {
+                doubtful.insert(number);
             }
         }
         let numbers = found.keys().copied().collect();
         let store = Arc::new(Self { unit: unit.to_owned(), socket, most, numbers: Mutex::new(numbers) });
         let mut left = Vec::new();
         for (number, mut parts) in found {
+            if doubtful.contains(&number) {
+                // Readers of one of them would get the files of the other.
+                warn!(number, "systemd passed the descriptors of two mounts under one number: both end");
+                store.remove(number);
+                continue;
+            }
             let [mount, memory, fuse] = PARTS.map(|part| parts.remove(part));
             let (Some(mount), Some(memory), Some(fuse)) = (mount, memory, fuse) else {
                 // The mount has ended, or the earlier process was killed before it had sent the connection.
@@ -142,14 +159,16 @@ impl DescriptorStore {
         }
     }
 
-    /// Puts a mount into the store, with new memory for its requests, which it returns. Blocks for 5 s at most. Errors:
-    /// the store is full, or systemd does not take it; nothing of the mount is in the store then.
+    /// Puts a mount into the store, with new memory for its requests, which it returns. Blocks while systemd takes no
+    /// messages, for 5 s each at most. Errors: the store is full, or systemd does not take it; no later process gets
+    /// the mount then.
     pub(super) fn keep(self: &Arc<Self>, fuse: &OwnedFd, mount: &KeptMount) -> io::Result<(OwnMount, OwnedFd)> {
         let memory = request_memory()?;
         let description = mount.to_memory()?;
         let number = self.take_number()?;
+        // Without FDPOLL=0, systemd would poll the connection, and wake at each request of its readers.
         let sent = PARTS.into_iter().zip([&description, &memory, fuse]).try_for_each(|(part, fd)| {
-            self.send(&format!("FDSTORE=1\nFDNAME={}", name_of(number, part)), &[fd.as_fd()])
+            self.send(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={}", name_of(number, part)), &[fd.as_fd()])
         });
         if let Err(error) = sent {
             self.remove(number);
@@ -162,25 +181,33 @@ impl DescriptorStore {
         let mut numbers = self.lock();
         if numbers.len() >= self.most {
             let what = format!(
-                "the service keeps {} mounts at most: unmount another, or raise FileDescriptorStoreMax= of {} \
-                 (three descriptors each, for {MOUNTS_MOST} mounts at most)",
+                "the service keeps {} mounts at most: unmount another, or raise FileDescriptorStoreMax= and FDSTORE= \
+                 of {} alike (three descriptors each, for {MOUNTS_MOST} mounts at most)",
                 self.most, self.unit
             );
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, what));
         }
-        let number = numbers.last().map_or(0, |last| last + 1);
+        // The first gap.
+        let gap = numbers.iter().zip(0..).find(|&(&taken, free)| taken != free).map(|(_, free)| free);
+        let number = gap.unwrap_or(numbers.len() as u64);
         numbers.insert(number);
         Ok(number)
     }
 
+    /// Removes a mount. Its number stays taken if systemd does not take that: the next process would mix up its
+    /// descriptors with those of a later mount.
     fn remove(&self, number: u64) {
         // The connection goes first: without it, the rest is removed at the next start.
-        for part in PARTS.into_iter().rev() {
-            if let Err(error) = self.send(&format!("FDSTOREREMOVE=1\nFDNAME={}", name_of(number, part)), &[]) {
+        let removed = PARTS
+            .into_iter()
+            .rev()
+            .try_for_each(|part| self.send(&format!("FDSTOREREMOVE=1\nFDNAME={}", name_of(number, part)), &[]));
+        match removed {
+            Ok(()) => _ = self.lock().remove(&number),
+            Err(error) => {
                 warn!(number, %error, "cannot remove a mount that has ended from systemd's descriptor store");
             }
         }
-        self.lock().remove(&number);
     }
 
     /// Reports to systemd that the service answers.
@@ -193,7 +220,8 @@ impl DescriptorStore {
     /// True if systemd is stopping the service, so that no later process gets its mounts; false if it restarts it, or
     /// if that is not known. Blocks, as long as systemd takes to answer.
     pub(super) fn is_stopped_for_good(&self) -> bool {
-        let asked = Command::new("systemctl").args(["list-jobs", "--no-legend", &self.unit]).output();
+        // All jobs, since it would take the name for a pattern.
+        let asked = Command::new("systemctl").args(["list-jobs", "--no-legend"]).output();
         match asked {
             Ok(jobs) if jobs.status.success() => has_stop_job(&String::from_utf8_lossy(&jobs.stdout), &self.unit),
             Ok(jobs) => {
@@ -213,11 +241,7 @@ impl DescriptorStore {
         if left.is_empty() || !self.is_stopped_for_good() {
             return;
         }
-        for LeftMount { own, .. } in left {
-            if let Err(error) = unmount(&own.dir, true) {
-                warn!(%error, "cannot unmount");
-            }
-        }
+        left.iter().for_each(|left| detach(&left.own.dir));
     }
 
     fn send(&self, text: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -241,7 +265,9 @@ fn name_of(number: u64, part: &str) -> String {
 
 fn parse(name: &str) -> Option<(u64, &str)> {
     let (number, part) = name.strip_prefix("larder-")?.split_once('-')?;
-    PARTS.contains(&part).then_some((number.parse().ok()?, part))
+    let number = number.parse().ok()?;
+    // Another spelling of a number, such as 007, could not be removed by its name.
+    (PARTS.contains(&part) && name_of(number, part) == name).then_some((number, part))
 }
 
 /// True if the output of `systemctl list-jobs` has a job that stops `unit`. A restart is a job of another type.
@@ -270,15 +296,17 @@ fn passed() -> Vec<(String, OwnedFd)> {
     let count = number("LISTEN_FDS").and_then(|count| RawFd::try_from(count).ok()).unwrap_or(0);
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let own = |(name, fd): (&str, RawFd)| {
+        // SAFETY: it is borrowed for a call that fails if no descriptor of this number is open.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        if let Err(errno) = rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC) {
+            warn!(name, error = %io::Error::from(errno), "systemd passed a descriptor that is not open");
+            return None;
+        }
         // SAFETY: systemd passed this many descriptors, from the first on, to this very process, and `of_process` is
         // called once.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        if let Err(errno) = rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC) {
-            warn!(name, error = %io::Error::from(errno), "a program that larderd starts will inherit a mount");
-        }
-        (name.to_owned(), fd)
+        Some((name.to_owned(), unsafe { OwnedFd::from_raw_fd(fd) }))
     };
-    names.split(':').zip(FIRST..FIRST + count).map(own).collect()
+    names.split(':').zip(FIRST..FIRST.saturating_add(count)).filter_map(own).collect()
 }
 
 #[cfg(test)]
@@ -317,7 +345,7 @@ mod tests {
                 });
                 let text = String::from_utf8(bytes[..received.bytes].to_vec()).unwrap();
                 match (text.split_once("\nFDNAME="), fd) {
-                    (Some(("FDSTORE=1", name)), Some(fd)) => _ = self.kept.insert(name.to_owned(), fd),
+                    (Some(("FDSTORE=1\nFDPOLL=0", name)), Some(fd)) => _ = self.kept.insert(name.to_owned(), fd),
                     (Some(("FDSTOREREMOVE=1", name)), None) => _ = self.kept.remove(name),
                     _ => others.push(text.clone()),
                 }
@@ -382,13 +410,58 @@ mod tests {
         }
     }
 
+    // SEMANTICS: P12
+    #[test]
+    fn descriptors_of_two_mounts_are_never_taken_for_those_of_one() {
+        let (mut systemd, socket) = Systemd::pair();
+        let (store, _) = DescriptorStore::new("u", socket.try_clone().unwrap(), 9, Vec::new());
+        let (a, _) = store.keep(&fuse(), &mount("/a")).unwrap();
+        store.keep(&fuse(), &mount("/b")).unwrap();
+        systemd.take();
+        let mut passed = systemd.pass();
+        passed.push((name_of(a.number, "fuse"), fuse()));
+        let (_, left) = DescriptorStore::new("u", socket, 9, passed);
+        assert_eq!(left.iter().map(|left| left.own.dir.as_path()).collect::<Vec<_>>(), [Path::new("/b")]);
+        systemd.take();
+        assert_eq!(systemd.kept.len(), 3);
+    }
+
+    #[test]
+    fn a_number_that_systemd_may_still_have_is_not_used_again() {
+        let (systemd, socket) = Systemd::pair();
+        let (store, _) = DescriptorStore::new("u", socket, 9, Vec::new());
+        let (first, _) = store.keep(&fuse(), &mount("/a")).unwrap();
+        let (second, _) = store.keep(&fuse(), &mount("/b")).unwrap();
+        first.forget();
+        assert_eq!(store.take_number().unwrap(), first.number);
+        drop(systemd);
+        second.forget();
+        assert_eq!(store.take_number().unwrap(), 2);
+    }
+
+    #[test]
+    fn only_names_that_are_spelt_as_this_program_spells_them_are_a_mounts() {
+        assert_eq!(parse("larder-12-fuse"), Some((12, "fuse")));
+        assert_eq!(parse(&name_of(u64::MAX, "mount")), Some((u64::MAX, "mount")));
+        for name in ["stored", "larder-1", "larder-1-other", "larder-01-fuse", "larder-+1-fuse", "larder--1-fuse", ""] {
+            assert_eq!(parse(name), None, "{name}");
+        }
+        // It may be the last number there is.
+        let (_systemd, socket) = Systemd::pair();
+        let description = mount("/a").to_memory().unwrap();
+        let passed = PARTS.into_iter().zip([description, fuse(), fuse()]);
+        let passed = passed.map(|(part, fd)| (name_of(u64::MAX, part), fd)).collect();
+        let (store, left) = DescriptorStore::new("u", socket, 9, passed);
+        assert_eq!((left.len(), store.take_number().unwrap()), (1, 0));
+    }
+
     #[test]
     fn a_full_store_refuses_a_mount_and_says_what_to_do() {
         let (mut systemd, socket) = Systemd::pair();
         let (store, _) = DescriptorStore::new("larderd.service", socket, 1, Vec::new());
         let (first, _) = store.keep(&fuse(), &mount("/a")).unwrap();
         let error = store.keep(&fuse(), &mount("/b")).unwrap_err().to_string();
-        assert!(error.contains("FileDescriptorStoreMax= of larderd.service"), "{error}");
+        assert!(error.contains("FileDescriptorStoreMax= and FDSTORE= of larderd.service"), "{error}");
         systemd.take();
         assert_eq!(systemd.kept.len(), 3);
         first.forget();

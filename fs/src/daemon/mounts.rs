@@ -33,7 +33,7 @@ use super::descriptor_store::{DescriptorStore, OwnMount};
 use super::error::DaemonError;
 use crate::connection::{ServeConfig, serve_lending};
 use crate::limits;
-use crate::mount::{MountConfig, mount, mount_unserved, raise_read_ahead, unmount};
+use crate::mount::{MountConfig, detach, mount, mount_unserved, raise_read_ahead};
 use crate::passthrough::Lender;
 use crate::pool::Pool;
 use crate::requests::Requests;
@@ -160,8 +160,8 @@ pub(super) struct Mounts {
 }
 
 impl Mounts {
-    /// Creates the handle and the task. The handle works only while the task runs.
-    /// The mounts that it makes are kept in `store`, if there is one.
+    /// Creates the handle and the task. The handle works only while the task runs. The mounts that it makes are kept in
+    /// `store`, if there is one.
     pub(super) fn new(
         node: Arc<Node>,
         pool: Arc<Pool>,
@@ -469,9 +469,7 @@ async fn make(
                     Ok((Some(served), Some(path)))
                 }
                 Err(error) => {
-                    if let Err(error) = unmount(&path, true) {
-                        warn!(%error, "cannot unmount what cannot be served");
-                    }
+                    detach(&path);
                     Err(error)
                 }
             }

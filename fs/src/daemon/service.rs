@@ -96,8 +96,10 @@ impl v1::daemon_server::Daemon for Service {
     async fn unmount(&self, request: Request<v1::UnmountRequest>) -> Result<Response<v1::UnmountResponse>, Status> {
         let v1::UnmountRequest { dir, lazy } = request.into_inner();
         let dir = PathBuf::from(dir);
-        let number = self.find(|mount| mount.dir.as_ref() == Some(&dir)).map(|mount| mount.number);
-        let number = number.ok_or_else(|| DaemonError::NoMount { dir: dir.display().to_string() })?;
+        // The newest: an earlier one at this folder was unmounted while it was in use, and still has readers.
+        let mounts = self.0.mounts.now().mounts;
+        let mount = mounts.iter().rfind(|mount| mount.dir.as_ref() == Some(&dir));
+        let number = mount.ok_or_else(|| DaemonError::NoMount { dir: dir.display().to_string() })?.number;
         let unmounted = tokio::task::spawn_blocking(move || unmount(&dir, lazy)).await.map_err(DaemonError::Panic)?;
         unmounted.map_err(DaemonError::from)?;
         let mounts = &self.0.mounts;
@@ -145,12 +147,6 @@ impl v1::daemon_server::Daemon for Service {
         let v1::PinCacheRequest { id, pinned } = request.into_inner();
         self.0.node.pin_cache(cache_id(&id)?, pinned).await.map_err(DaemonError::from)?;
         Ok(Response::new(v1::PinCacheResponse {}))
-    }
-}
-
-impl Service {
-    fn find(&self, wanted: impl Fn(&Mount) -> bool) -> Option<Arc<Mount>> {
-        self.0.mounts.now().mounts.into_iter().find(|mount| wanted(mount))
     }
 }
 
@@ -211,7 +207,9 @@ impl Admin for Daemon {
         if self.stopping().is_cancelled() {
             return Err("stopping".to_owned());
         }
-        if self.offers.all_tried() || self.started.elapsed() > KEEPER_TIMEOUT {
+        // A service has no keeper: the mounts that an earlier process left are offers from the start.
+        let are_here = if self.store.is_some() { self.offers.now().is_empty() } else { self.offers.all_tried() };
+        if are_here || self.started.elapsed() > KEEPER_TIMEOUT {
             Ok(())
         } else {
             Err("starting: mounts of an earlier larderd may be handed over, which takes 10 s at most".to_owned())
@@ -224,5 +222,50 @@ impl Admin for Daemon {
 
     fn named_samples(&self) -> Vec<Sample> {
         [self.node.samples(true), self.own_samples()].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_cachenode::home::Home;
+    use larder_cachenode::importing::Importer;
+    use larder_cachenode::node::NodeConfig;
+    use larder_origin::OriginConfig;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    use super::super::core::DaemonConfig;
+    use super::super::descriptor_store::DescriptorStore;
+    use super::*;
+    use crate::pool::Pool;
+
+    #[tokio::test]
+    async fn a_service_does_not_wait_for_a_keeper_to_be_ready() {
+        let folder = tempfile::tempdir().unwrap();
+        let (socket, _systemd) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        let (store, _) = DescriptorStore::new("larderd.service", socket, 9, Vec::new());
+        let node = NodeConfig {
+            cache_dir: folder.path().join("cache"),
+            more_cache_dirs: Vec::new(),
+            cache_bytes: None,
+            keep_free_percent: 0,
+            home: Home::new(folder.path().join("home")),
+            origin: OriginConfig::default(),
+            importer: Importer::Here,
+            peers: None,
+            memory: Arc::default(),
+            socket: None,
+        };
+        let config = DaemonConfig {
+            node,
+            run_dirs: vec![folder.path().to_owned()],
+            admin: None,
+            threads: 1,
+            verify_always: false,
+            store: Some(store),
+            stop_when_idle: false,
+        };
+        let daemon = Daemon::open(config, Pool::start(1).unwrap()).unwrap();
+        assert_eq!(daemon.ready(), Ok(()));
     }
 }

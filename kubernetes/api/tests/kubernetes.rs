@@ -20,6 +20,8 @@ mod quotas;
 mod rights;
 #[path = "kubernetes/scheduling.rs"]
 mod scheduling;
+#[path = "kubernetes/startup_taint.rs"]
+mod startup_taint;
 
 use std::process::Output;
 use std::time::Duration;

@@ -1,5 +1,8 @@
 //! A larderd that is a service of systemd, whose descriptor store keeps its mounts.
 
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -8,13 +11,21 @@ use std::thread::JoinHandle;
 
 use larder_daemon_api::mountinfo::larder_mounts;
 use larder_daemon_api::v1;
+use larder_dataset::crc32c;
 use larder_e2e::{Lab, Larderd, Systemd, wait_until};
-use larder_testkit::Fault;
+use larder_testkit::{Fault, built};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{Pid, Signal, kill_process};
 
 const FILES: usize = 60;
 
 fn content(file: usize) -> Vec<u8> {
     format!("file {file} ").repeat(1000 + file).into_bytes()
+}
+
+/// The folder of the service's cache and home.
+fn node_folder(lab: &Lab) -> PathBuf {
+    lab.folder().join("node-service")
 }
 
 /// A larderd of a service, with a mount.
@@ -28,7 +39,10 @@ struct Service {
 
 impl Service {
     fn start() -> Self {
-        let lab = Lab::new();
+        Self::start_in(Lab::new())
+    }
+
+    fn start_in(lab: Lab) -> Self {
         (0..FILES).for_each(|file| lab.put(&format!("f{file}"), content(file)));
         let systemd = Systemd::start(lab.folder());
         let mut larderd = Larderd::start(&lab, "service", &[]);
@@ -65,11 +79,12 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        use rustix::mount::UnmountFlags;
         // A test that failed may have readers that wait.
         for mount in larder_mounts().iter().filter(|mount| mount.path.starts_with(self.lab.folder())) {
             let _ = rustix::mount::unmount(&mount.path, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
+        self.larderd.kill();
+        let _ = rustix::mount::unmount(node_folder(&self.lab), UnmountFlags::DETACH);
     }
 }
 
@@ -146,16 +161,132 @@ fn a_stop_of_the_service_ends_its_mounts_and_an_unmount_leaves_nothing_in_the_st
 
 // SEMANTICS: P12
 #[test]
+fn a_mount_can_be_ended_by_the_command_while_no_larderd_runs() {
+    let mut service = Service::start();
+    service.larderd.kill();
+    service.lab.larder_ok(&["umount", "--lazy", service.dir.to_str().unwrap()]);
+    assert!(!service.is_mounted());
+    service.larderd.restart();
+    wait_until("the store is empty", || service.systemd.kept().is_empty());
+}
+
+// SEMANTICS: P12
+#[test]
 fn a_mount_that_ended_while_no_larderd_ran_is_forgotten_and_can_be_made_again() {
     let mut service = Service::start();
     service.larderd.kill();
-    rustix::mount::unmount(&service.dir, rustix::mount::UnmountFlags::DETACH).unwrap();
+    rustix::mount::unmount(&service.dir, UnmountFlags::DETACH).unwrap();
     service.larderd.restart();
     service.larderd.wait_until_it_answers();
     wait_until("the store is empty", || service.systemd.kept().is_empty());
     let url = service.lab.url();
     service.mount(&url, &service.dir);
     service.read(0..3).join().unwrap();
+}
+
+// SEMANTICS: P2, P12
+#[test]
+fn a_folder_that_was_unmounted_while_it_is_in_use_can_be_mounted_again() {
+    let service = Service::start();
+    let dir = service.dir.to_str().unwrap();
+    let mut in_use = File::open(service.dir.join("f1")).unwrap();
+    service.lab.larder_ok(&["umount", "--lazy", dir]);
+    assert!(!service.is_mounted());
+    service.mount(&service.lab.url(), &service.dir);
+    assert!(service.is_mounted());
+    service.read(2..5).join().unwrap();
+    // This waits for the end of the newer mount, and not for that of the one that is in use.
+    service.lab.larder_ok(&["umount", dir]);
+    assert!(!service.is_mounted());
+    wait_until("the store has the mount that is in use", || service.systemd.kept().len() == 3);
+    let mut bytes = Vec::new();
+    in_use.read_to_end(&mut bytes).unwrap();
+    assert!(bytes == content(1));
+    drop(in_use);
+    wait_until("the store is empty", || service.systemd.kept().is_empty());
+}
+
+// SEMANTICS: P12
+#[test]
+fn a_stop_leaves_alone_what_was_mounted_in_place_of_a_dataset() {
+    let mut service = Service::start();
+    let in_use = File::open(service.dir.join("f1")).unwrap();
+    service.lab.larder_ok(&["umount", "--lazy", service.dir.to_str().unwrap()]);
+    rustix::mount::mount("none", &service.dir, "tmpfs", MountFlags::empty(), None::<&CStr>).unwrap();
+    service.systemd.set_job(Some("stop"));
+    let pid = Pid::from_raw(service.larderd.pid().unwrap().cast_signed()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    // The signal, and the mount.
+    wait_until("it ends its mounts", || service.larderd.log().matches("stopping").count() >= 2);
+    drop(in_use);
+    wait_until("it has stopped", || service.larderd.log().contains("larderd stopped"));
+    service.larderd.kill();
+    rustix::mount::unmount(&service.dir, UnmountFlags::DETACH).expect("the other file system is still there");
+}
+
+// SEMANTICS: C4, P12
+#[test]
+fn a_version_that_refuses_the_cache_leaves_the_mounts_to_one_that_can_use_it() {
+    let mut service = Service::start();
+    service.read(0..3).join().unwrap();
+    service.larderd.kill();
+    let format = service.larderd.run_dir().join("format");
+    let ours = std::fs::read(&format).unwrap();
+    let mut newer = ours.clone();
+    newer[8] += 1;
+    let crc = crc32c(&newer[..12]);
+    newer[12..].copy_from_slice(&crc.to_le_bytes());
+    std::fs::write(&format, &newer).unwrap();
+    let reader = service.read(3..6);
+    for attempt in 1..=2 {
+        service.larderd.restart();
+        wait_until("it refuses the cache", || service.larderd.log().matches("larderd failed").count() == attempt);
+        service.larderd.kill();
+    }
+    assert!(service.larderd.log().contains("newer version of Larder"), "{}", service.larderd.log());
+    assert_eq!(std::fs::read(&format).unwrap(), newer);
+    assert_eq!(service.systemd.kept().len(), 3);
+    assert!(service.is_mounted());
+    std::fs::write(&format, &ours).unwrap();
+    service.larderd.restart();
+    reader.join().unwrap();
+}
+
+#[test]
+fn a_second_larderd_over_the_cache_is_refused_and_harms_no_reader() {
+    let service = Service::start();
+    let run_dir = service.lab.folder().join("second");
+    let flags = [
+        format!("--cache-dir={}", service.larderd.run_dir().display()),
+        format!("--home={}", run_dir.join("home").display()),
+        format!("--run-dir={}", run_dir.display()),
+    ];
+    let second = service.lab.program(built("larderd"), &flags.each_ref().map(String::as_str)).output().unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    let first = service.larderd.pid().unwrap();
+    assert!(!second.status.success() && said.contains(&format!("in use by process {first}:")), "{said}");
+    service.read(0..3).join().unwrap();
+}
+
+// SEMANTICS: C4, P12
+#[test]
+fn readers_go_on_when_the_service_starts_again_on_a_full_disk() {
+    let lab = Lab::new();
+    let folder = node_folder(&lab);
+    std::fs::create_dir(&folder).unwrap();
+    rustix::mount::mount("larder-test", &folder, "tmpfs", MountFlags::empty(), Some(c"size=64m")).unwrap();
+    let mut service = Service::start_in(lab);
+    service.read(0..5).join().unwrap();
+    let mut filler = File::create(folder.join("filler")).unwrap();
+    while filler.write_all(&[0; 4096]).is_ok() {}
+    for step in 1..=2 {
+        service.larderd.kill();
+        let reader = service.read(5 * step..5 * step + 5);
+        service.larderd.restart();
+        service.larderd.wait_until_it_answers();
+        reader.join().unwrap();
+    }
+    assert_eq!(service.systemd.kept().len(), 3);
 }
 
 // SEMANTICS: P12

@@ -1,8 +1,9 @@
 //! Checks of the machine that every mount needs.
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use larder_daemon_api::socket::SERVICE_RUN_DIR;
+use larder_daemon_api::socket::{GRPC_SOCKET, SERVICE_RUN_DIR};
 
 use super::finding::{Finding, Verdict};
 use super::release::version;
@@ -52,11 +53,22 @@ fn fuse_finding(opened: std::io::Result<()>) -> Finding {
 
 /// How long mounts of this user last on the machine with this root.
 pub(super) fn service(root: &Path) -> Finding {
-    let there = |path: &str| root.join(path.trim_start_matches('/')).exists();
-    let found = match (there("/run/systemd/system"), there(SERVICE_RUN_DIR), is_root()) {
+    let below = |path: &str| root.join(path.trim_start_matches('/'));
+    let run_dir = below(SERVICE_RUN_DIR);
+    // systemd makes the folder at each start of the service, and removes it when the service is stopped.
+    let found = match (below("/run/systemd/system").exists(), run_dir.exists(), is_root()) {
+        (_, true, true) if UnixStream::connect(run_dir.join(GRPC_SOCKET)).is_err() => {
+            return Finding {
+                what: "service",
+                verdict: Verdict::Warn,
+                found: "larderd.service does not answer: the readers of its mounts wait".to_owned(),
+                remedy: "see why it does not start: journalctl -u larderd",
+            };
+        }
         (_, true, true) => "larderd.service runs: mounts outlive its process, until it is stopped",
         (_, true, false) => "larderd.service runs for root alone: this user's mounts end with their process",
-        (true, false, _) => "larderd.service does not run: mounts end with their process (systemctl start larderd)",
+        (true, false, true) => "larderd.service does not run: mounts end with their process (systemctl start larderd)",
+        (true, false, false) => "this user's mounts end with their process; larderd.service is for those of root",
         (false, false, _) => "no systemd: mounts end with their process, and are made again after a boot by hand",
     };
     Finding::ok("service", found.to_owned())
@@ -138,8 +150,13 @@ mod tests {
         let found = || service(root.path()).found;
         assert!(found().starts_with("no systemd"), "{}", found());
         std::fs::create_dir_all(root.path().join("run/systemd/system")).unwrap();
-        assert!(found().contains("systemctl start larderd"), "{}", found());
-        std::fs::create_dir(root.path().join("run/larderd")).unwrap();
+        assert_eq!(found().contains("systemctl start larderd"), is_root(), "{}", found());
+        let run_dir = root.path().join("run/larderd");
+        std::fs::create_dir(&run_dir).unwrap();
+        // A user who is not root may not look into it.
+        let waiting = service(root.path());
+        assert_eq!(waiting.verdict == Verdict::Warn, is_root(), "{}", waiting.found);
+        let _larderd = std::os::unix::net::UnixListener::bind(run_dir.join(GRPC_SOCKET)).unwrap();
         assert!(found().starts_with("larderd.service runs"), "{}", found());
     }
 

@@ -80,7 +80,8 @@ pub(super) fn request(
             mirrors: args.mirror.iter().enumerate().map(|(nth, mirror)| sent_mirror(nth, mirror)).collect(),
             ..v1::Dataset::from(&spec(args, manifest)?)
         }),
-        dir: absolute(&args.dir)?,
+        // As the daemon knows the mount once it is there, so that a repeated request is recognized.
+        dir: absolute(&args.dir.canonicalize().unwrap_or_else(|_| args.dir.clone()))?,
         allow_other: args.allow_other,
         threads: args.threads.unwrap_or(0),
         read_ahead_bytes: args.read_ahead,
@@ -216,6 +217,20 @@ mod tests {
             Command::Mount(args) => args,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn the_request_names_the_folder_behind_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("data")).unwrap();
+        std::os::unix::fs::symlink(root.join("data"), root.join("link")).unwrap();
+        let dir_of = |dir: &Path| {
+            let args = mount_args(&["mount", "s3://b/p", dir.to_str().unwrap()]);
+            PathBuf::from(request(&args, Path::new("/m"), None).unwrap().dir)
+        };
+        assert_eq!(dir_of(&root.join("link")), root.join("data"));
+        assert_eq!(dir_of(&root.join("gone")), root.join("gone"));
     }
 
     #[test]
