@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_screen_fits_a_small_terminal() {
         let mounts: Vec<_> = (0..100).map(|n| mount(&format!("/data/a/long/path/to/dataset/{n}"), 0.5, 1e6)).collect();
-        for size in [Size { rows: 24, columns: 80 }, Size { rows: 50, columns: 200 }, Size { rows: 3, columns: 10 }] {
+        for size in [Size { rows: 24, columns: 80 }, Size { rows: 50, columns: 200 }, Size { rows: 3, columns: 12 }] {
             let text = screen(&mounts, Order::Name, size);
             assert!(text.lines().all(|line| line.chars().count() <= size.columns), "{text}");
             assert!(text.lines().count() <= size.rows.max(OTHER_LINES + 12), "{size:?}: {text}");
