@@ -191,7 +191,8 @@ impl Stalls {
     pub(crate) fn waited(&self, cause: Cause, began: Instant) {
         let (mut state, now) = (self.lock(), Instant::now());
         state.count(now);
-        state.noticed[cause as usize] += now.saturating_duration_since(began.max(state.counted_to));
+        let uncounted = now.saturating_duration_since(began.max(state.counted_to));
+        state.noticed[cause as usize] += uncounted;
         state.counted_to = state.counted_to.max(now);
     }
 

@@ -20,8 +20,8 @@ pub(crate) fn read(dir: &Path) -> anyhow::Result<Stats> {
 pub(crate) fn read_within(dir: &Path, limit: Duration) -> anyhow::Result<Stats> {
     let (sender, receiver) = mpsc::channel();
     let asked = dir.to_owned();
-    // It ends with this process, if the mount never answers.
-    std::thread::spawn(move || sender.send(read(&asked)));
+    // It ends with this process, if the mount never answers; when it answers too late, nobody receives.
+    std::thread::spawn(move || drop(sender.send(read(&asked))));
     receiver.recv_timeout(limit).with_context(|| format!("{} does not answer", dir.display()))?
 }
 
