@@ -78,14 +78,19 @@ pub struct Link {
     /// The leases of all homes there.
     pub leases: Leases,
     pub latency_millis: u32,
-    /// The last heartbeat that was read there: the time that the next lease has.
+    /// The last heartbeat that was read there while the copies were known: the time that the next lease has.
     pub read: Option<Seconds>,
     /// When it was read, or when the link was made.
     pub read_at: Millis,
+    /// The last heartbeat that was read there, and when. It counts once the copies are known: a cluster that answers
+    /// but does not list them gets no lease.
+    heard: (Option<Seconds>, Millis),
     /// Why the link is lost.
     pub lost: Option<(ClusterReason, String)>,
     /// The copies there are known.
     pub is_listed: bool,
+    /// It has answered since it was lost last.
+    has_answered: bool,
     pub jobs: BTreeMap<Key, RemoteJob>,
     /// The copies that the cluster refused: the uid of the job, and why.
     pub refused: BTreeMap<Key, (String, String)>,
@@ -94,7 +99,7 @@ pub struct Link {
 impl Link {
     /// A link of this home that begins now.
     pub fn new(number: u64, home: &str, now: Millis) -> Self {
-        Self { number, home: home.to_owned(), read_at: now, ..Self::default() }
+        Self { number, home: home.to_owned(), read_at: now, heard: (None, now), ..Self::default() }
     }
 
     /// Applies a report that arrives now.
@@ -103,11 +108,11 @@ impl Link {
             Report::Beat(status, leases, latency_millis) => {
                 let heartbeat = status.heartbeat.as_ref().map(Seconds::of);
                 // A controller that has stopped leaves an old heartbeat.
-                if heartbeat.is_some() && heartbeat != self.read {
-                    (self.read, self.read_at) = (heartbeat, now);
+                if heartbeat.is_some() && heartbeat != self.heard.0 {
+                    self.heard = (heartbeat, now);
                 }
                 self.leases = Leases { read: heartbeat, of: leases };
-                (self.status, self.latency_millis, self.lost) = (*status, latency_millis, None);
+                (self.status, self.latency_millis, self.has_answered) = (*status, latency_millis, true);
             }
             Report::All(jobs) => {
                 self.jobs = jobs.into_iter().map(|job| (job.meta.key.clone(), job)).collect();
@@ -119,8 +124,14 @@ impl Link {
                 self.jobs.insert(key, *job);
             }
             Report::Gone(key) => _ = self.jobs.remove(&key),
-            Report::Lost(reason, why) => (self.lost, self.is_listed) = (Some((reason, why)), false),
+            Report::Lost(reason, why) => {
+                (self.lost, self.is_listed, self.has_answered) = (Some((reason, why)), false, false);
+            }
             Report::Refused(key, uid, why) => _ = self.refused.insert(key, (uid, why)),
+        }
+        if self.is_listed && self.has_answered {
+            (self.read, self.read_at) = self.heard;
+            self.lost = None;
         }
     }
 
@@ -207,5 +218,21 @@ mod tests {
         // What was there before the link was lost is listed again before it counts.
         link.apply(beat(150), Millis(50_000));
         assert!(!link.is_reachable(Millis(50_000)));
+    }
+
+    // SEMANTICS: J19
+    #[test]
+    fn a_cluster_that_answers_but_does_not_list_its_jobs_falls_silent() {
+        let mut link = Link::new(1, "home", Millis(0));
+        link.apply(beat(100), Millis(1_000));
+        link.apply(Report::All(Vec::new()), Millis(2_000));
+        assert_eq!((link.read, link.read_at), (Some(Seconds(100)), Millis(1_000)));
+        for at in 1..=4 {
+            link.apply(Report::Lost(ClusterReason::NoAnswer, "may not list".to_owned()), Millis(at * 10_000));
+            link.apply(beat(100 + i64::try_from(at).unwrap() * 10), Millis(at * 10_000));
+        }
+        assert_eq!((link.read, link.is_silent(Millis(40_000))), (Some(Seconds(100)), true), "no lease is renewed");
+        link.apply(Report::All(Vec::new()), Millis(41_000));
+        assert_eq!((link.read, link.is_reachable(Millis(41_000))), (Some(Seconds(140)), true));
     }
 }

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use larder_api::ClusterReason;
 use larder_controller::clusters::link::{Connect, Lost};
 use larder_kube::Client;
-use larder_testkit::fake_api::Cable;
+use larder_testkit::fake_api::{Cable, Mode};
 use serde_json::{Value, json};
 
 use super::super::World;
@@ -189,6 +189,19 @@ async fn a_lost_link_neither_ends_a_job_nor_starts_it_again_even_if_both_control
     assert_eq!(pods(&places.cloud.api), ["train-worker-0-1"]);
     let lost = places.home.api.list("events").into_iter().filter(|event| event["reason"] == "NoAnswer").count();
     assert!((1..=5).contains(&lost), "{lost} events");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_answers_but_lists_no_jobs_holds_up_nobody() {
+    let mut places = Places::new();
+    places.home.until("it is known", |api| reachable(api, "west").0 == "True").await;
+    places.home.kill();
+    places.west.api.turn(&["trainingjobs"], Mode::Refuses(403));
+    places.home.start();
+    places.submit("train", &["any"], json!({}));
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(placement(&places.home.api, "train")["cluster"], "cloud");
+    places.home.until("it says so", |api| reachable(api, "west") == ("False".into(), "NoAnswer".into())).await;
 }
 
 // SEMANTICS: J19
