@@ -4,9 +4,8 @@
 //! does the cluster get a lease again. So no lease is renewed for a copy that this home does not know. Requests are
 //! bounded in time, and what the cluster answers is bounded in size and cut to the schema.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -16,7 +15,7 @@ use larder_api::names::{
     FENCE_ANNOTATION, HERE, HOME_GENERATION_ANNOTATION, HOME_JOB_LABEL, HOME_LABEL, HOME_MANAGER, HOME_READ_ANNOTATION,
     KUBECONFIG_KEY, LEASE_ANNOTATION_PREFIX, SYSTEM_NAMESPACE,
 };
-use larder_api::{Cluster, ClusterReason, TrainingJob, TrainingJobSpec};
+use larder_api::{Cluster, ClusterReason, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use larder_kube::api::{
     Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
 };
@@ -48,8 +47,10 @@ const STEP_AGAIN: Duration = Duration::from_secs(20);
 /// The number of steps at the same time, and of those between two beats.
 const STEPS: usize = 16;
 const STEPS_AT_ONCE: usize = 64;
-/// The number of copies of no known job that are kept in memory. They are to be deleted.
-const STRAYS_MAX: usize = 1000;
+/// The most jobs of homes in a cluster of which this home has placed none there. They are to be deleted, or are of other
+/// homes, whose jobs this one may take over. A cluster with more of them is not followed: a copy that is not known might
+/// be started again elsewhere.
+const STRAYS_MAX: usize = 10_000;
 
 /// Why there is no link.
 pub type Lost = (ClusterReason, String);
@@ -115,6 +116,25 @@ pub struct Link {
     pub news: mpsc::Sender<News>,
 }
 
+/// The jobs of homes in a cluster of which this home has placed none there, as far as the link has seen them.
+#[derive(Default)]
+struct Strays(Mutex<BTreeSet<Key>>);
+
+impl Strays {
+    /// Counts a job. Returns false if there are too many.
+    fn add(&self, job: &Key) -> bool {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() <= STRAYS_MAX {
+            seen.insert(job.clone());
+        }
+        seen.len() <= STRAYS_MAX
+    }
+
+    fn are_too_many(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len() > STRAYS_MAX
+    }
+}
+
 /// The steps that were taken, and when.
 type Taken = Vec<(Step, Instant)>;
 
@@ -152,11 +172,15 @@ impl Link {
         // Copies of other homes matter, too: this home takes over those of one that is gone.
         watched.config.label_selector = Some(HOME_LABEL.to_owned());
         let jobs: Api<Unparsed> = Api::all_with(client.clone(), &Kind::TrainingJob.resource());
-        let (known, strays) = (self.desired.clone(), AtomicUsize::new(0));
+        let (known, strays) = (self.desired.clone(), Arc::new(Strays::default()));
+        let seen = Arc::clone(&strays);
         let read = move |object: DynamicObject| {
             let copy = objects::remote_job(object).ok().flatten()?;
-            let is_known = known.borrow().jobs.contains_key(&copy.meta.key);
-            (is_known || strays.fetch_add(1, Ordering::Relaxed) < STRAYS_MAX).then_some(copy)
+            if known.borrow().jobs.contains_key(&copy.meta.key) {
+                return Some(copy);
+            }
+            // Nothing but its home and its age matters.
+            seen.add(&copy.meta.key).then(|| RemoteJob { status: TrainingJobStatus::default(), ..copy })
         };
         let listening = listen(jobs, watched, read, refusal, |update| update, sender);
         let mut listening = std::pin::pin!(listening);
@@ -186,6 +210,9 @@ impl Link {
                     }
                 }
                 () = tokio::task::yield_now(), if has_more => {}
+            }
+            if strays.are_too_many() {
+                return Err(no_answer(&format!("it has more than {STRAYS_MAX} TrainingJobs of other homes")));
             }
             has_more = match &there {
                 Some(there) => self.step(&client, there, &leases, &mut taken).await,
@@ -389,4 +416,22 @@ fn copy_of(own: TrainingJob, desired: &Desired, wanted: &Wanted) -> TrainingJob 
     let numbers = numbers.into_iter().filter_map(|(key, number)| Some((key.to_owned(), number?.to_string())));
     copy.metadata.annotations = Some(numbers.collect());
     copy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SEMANTICS: J21
+    #[test]
+    fn jobs_of_other_homes_count_once_each_however_often_they_change() {
+        let (strays, job) = (Strays::default(), |at: usize| Key::new("team-a", &format!("job-{at}")));
+        for _ in 0..3 {
+            assert!((0..STRAYS_MAX).all(|at| strays.add(&job(at))), "they may have to be taken over");
+        }
+        assert!(!strays.are_too_many());
+        assert!(!strays.add(&job(STRAYS_MAX)) && strays.are_too_many());
+        assert!(!strays.add(&job(STRAYS_MAX + 1)));
+        assert_eq!(strays.0.lock().unwrap().len(), STRAYS_MAX + 1, "no memory for more");
+    }
 }
