@@ -10,7 +10,7 @@ use crate::time::Seconds;
 /// The desired state of a cluster. A lease is only ever written together with the jobs that belong to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The id of this home; empty while nothing is known.
+    /// The id of this home in the cluster; empty while nothing is known.
     pub home: String,
     /// The last time that was read in the cluster: the time of the next lease.
     pub read: Option<Seconds>,

@@ -72,7 +72,7 @@ pub enum Report {
 pub struct Link {
     /// The number of the link, which its reports have.
     pub number: u64,
-    /// The id of this home, which its copies have.
+    /// The id of this home over there, which its copies have: the uid of the Cluster.
     pub home: String,
     pub status: ClusterStatus,
     /// The leases of all homes there.
@@ -168,11 +168,6 @@ impl Link {
 }
 
 impl Clusters {
-    /// The uid by which other clusters know this one; `None` if it has no Cluster `here`.
-    pub fn home(&self) -> Option<&str> {
-        self.objects.get(&Key::cluster(HERE)).map(|here| here.meta.uid.as_str())
-    }
-
     /// True if a cluster may have a copy of the job with this uid. A cluster whose Cluster was deleted is forgotten.
     pub fn may_have(&self, cluster: &str, job: &Key, uid: &str) -> bool {
         if cluster == HERE || self.objects.get(&Key::cluster(cluster)).is_none() {

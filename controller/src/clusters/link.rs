@@ -357,6 +357,10 @@ impl Link {
             labels.extend(copy.metadata.labels.unwrap_or_default());
             let annotations = there.metadata.annotations.get_or_insert_default();
             annotations.insert(HOME_GENERATION_ANNOTATION.to_owned(), "0".to_owned());
+            // This home may give the copy up after another time than the last one.
+            annotations.remove(FENCE_ANNOTATION);
+            let fence = copy.metadata.annotations.and_then(|mut all| all.remove_entry(FENCE_ANNOTATION));
+            annotations.extend(fence);
         } else if label(&there, HOME_JOB_LABEL) == Some(wanted.uid.as_str()) {
             follow(&mut there.spec, copy.spec);
             let generation = copy.metadata.annotations.and_then(|mut all| all.remove(HOME_GENERATION_ANNOTATION));

@@ -327,11 +327,10 @@ impl State {
 
     /// The state that a cluster should have, by what is written here.
     pub fn desired(&self, cluster: &str) -> Desired {
-        let Some(home) = self.clusters.home().filter(|_| self.jobs.presence.is_there()) else {
+        let Some(link) = self.clusters.links.get(cluster).filter(|_| self.jobs.presence.is_there()) else {
             return Desired::default();
         };
-        let link = self.clusters.links.get(cluster);
-        let is_reachable = link.is_some_and(|link| link.is_reachable(self.clusters.now));
+        let is_reachable = link.is_reachable(self.clusters.now);
         let wanted = |object: &JobObject| {
             let placement = object.status.placement.as_ref()?;
             let uid = object.meta.uid.clone();
@@ -354,11 +353,7 @@ impl State {
             };
             Some((object.meta.key.clone(), wanted))
         };
-        Desired {
-            home: home.to_owned(),
-            read: link.and_then(|link| link.read),
-            jobs: self.spread().filter_map(wanted).collect(),
-        }
+        Desired { home: link.home.clone(), read: link.read, jobs: self.spread().filter_map(wanted).collect() }
     }
 
     /// The writes that bring the status of a Cluster up to date.
@@ -401,10 +396,6 @@ impl State {
     fn reachable(&self, name: &str, link: Option<&Link>) -> Option<(ClusterReason, String)> {
         if name == HERE {
             return Some((ClusterReason::IsHere, String::new()));
-        }
-        if self.clusters.home().is_none() {
-            let why = "this cluster has no Cluster `here`: run `larder cluster join` here";
-            return Some((ClusterReason::HomeMissing, why.to_owned()));
         }
         let link = link?;
         if link.is_reachable(self.clusters.now) {

@@ -48,8 +48,6 @@ reasons! {
         KubeconfigRefused of Reachable,
         /// The cluster has no Cluster `here`, so its controller describes nothing.
         NotJoined of Reachable,
-        /// This cluster has no Cluster `here`, so other clusters cannot know whose jobs they run.
-        HomeMissing of Reachable,
     }
 }
 

@@ -317,6 +317,7 @@ async fn another_home_takes_over_the_jobs_of_one_that_is_gone() {
     for name in ["here", "west", "cloud"] {
         second.api.put("clusters", cluster(name));
     }
+    train["spec"]["failover"] = "10m".into();
     second.api.put("trainingjobs", train);
     second.start();
     second.until("it waits", |api| waiting_for(api, "train").contains("for another home")).await;
@@ -330,6 +331,26 @@ async fn another_home_takes_over_the_jobs_of_one_that_is_gone() {
     let copy = places.cloud.api.get("trainingjobs", "team-a", "train").unwrap();
     let own = second.api.get("trainingjobs", "team-a", "train").unwrap();
     assert_eq!(copy["metadata"]["labels"]["larder.dev/home-job"], own["metadata"]["uid"]);
+    assert_eq!(copy["metadata"]["annotations"]["larder.dev/fence-after"], "300", "the failover of the new home counts");
+}
+
+// SEMANTICS: J20
+#[tokio::test(start_paused = true)]
+async fn two_names_of_one_cluster_do_not_delete_the_jobs_of_each_other() {
+    let mut places = Places::new();
+    places.home.kill();
+    places.home.others.0.insert("again".to_owned(), (places.west.api.clone(), Cable::default()));
+    places.home.api.put("clusters", cluster("again"));
+    places.home.start();
+    for (name, cluster) in [("one", "west"), ("two", "again")] {
+        places.submit(name, &[cluster], json!({"failover": "2m"}));
+        places.home.until("it runs", |api| phase(api, name) == "Running").await;
+    }
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(pods(&places.west.api), ["one-worker-0-1", "two-worker-0-1"]);
+    // A job that has left one of them runs no longer there, although the cluster answers under its other name.
+    places.to_west.cut(true);
+    places.west.until("its pods have ended", |api| pods(api) == ["two-worker-0-1"]).await;
 }
 
 // SEMANTICS: J18
@@ -360,7 +381,7 @@ async fn a_cluster_that_lies_harms_no_job_of_others() {
     places.submit("train", &["cloud"], json!({}));
     places.home.until("it runs", |api| phase(api, "train") == "Running").await;
     let uid = places.home.api.get("trainingjobs", "team-a", "train").unwrap()["metadata"]["uid"].clone();
-    let id = places.home.api.get("clusters", "", "here").unwrap()["metadata"]["uid"].clone();
+    let id = places.home.api.get("clusters", "", "west").unwrap()["metadata"]["uid"].clone();
     places.west.kill();
     let lie = |namespace: &str, name: &str, uid: &Value| {
         json!({
