@@ -48,8 +48,9 @@ pub fn decide(
     let is_away = !placement.cluster.is_empty();
     let mut outcome = Outcome::default();
     if object.meta.deleting {
-        let is_gone = placement.left.is_empty() && !clusters.may_have(&placement.cluster, key, uid);
-        if is_gone && object.is_finalized() {
+        // A copy in a cluster that it has left has no pods, and is deleted as a copy of no job. A job that is here must
+        // not stay: its pods end after it.
+        if object.is_finalized() && !clusters.may_have(&placement.cluster, key, uid) {
             outcome.writes.push(finalize(object, false));
         }
         return outcome;
@@ -98,15 +99,10 @@ pub fn decide(
         outcome.writes.push(finalize(object, true));
         return outcome;
     }
-    let before = object.status.placement.as_ref().map_or("", |before| before.cluster.as_str());
-    let moves = placement.cluster != before;
     status.placement = Some(placement);
     if status != object.status {
-        let mut metadata = json!({"uid": uid});
-        if moves {
-            // A write that arrives after a later one must not move the job back.
-            metadata["resourceVersion"] = object.meta.version.to_string().into();
-        }
+        // A write that arrives after a later one must not move the job back.
+        let metadata = json!({"uid": uid, "resourceVersion": object.meta.version.to_string()});
         let fields = json!({"metadata": metadata, "status": status});
         outcome.writes.push(Write::new(Kind::TrainingJob, &key.namespace, &key.name, Change::ApplyStatus(fields)));
     }
