@@ -179,10 +179,8 @@ fn lose(
         return;
     }
     let cluster = placement.cluster.clone();
-    let silent_millis = link.map_or(0, |link| clusters.now - link.read_at);
-    let silent = i64::try_from(silent_millis / 1000).unwrap_or(i64::MAX);
-    let failover = object.job.as_ref().ok().and_then(|job| job.failover);
-    let failover = failover.map(|failover| i64::try_from(failover.as_secs()).unwrap_or(i64::MAX));
+    let silent = link.map_or(0, |link| link.silent_seconds(clusters.now));
+    let failover = object.failover();
     // A process that does not know how long the link has been lost waits for all of the time.
     let is_due = clusters.is_leaving(&cluster, &object.meta.uid)
         || link.is_some() && failover.is_some_and(|failover| silent > failover);

@@ -150,6 +150,11 @@ impl Link {
         now - self.read_at > SILENCE_MILLIS
     }
 
+    /// For how many seconds nothing was read there. A process that has just begun knows of no silence before.
+    pub fn silent_seconds(&self, now: Millis) -> i64 {
+        i64::try_from((now - self.read_at) / 1000).unwrap_or(i64::MAX)
+    }
+
     /// The copy of the job with this uid.
     pub fn job(&self, key: &Key, uid: &str) -> Option<&RemoteJob> {
         self.jobs.get(key).filter(|copy| copy.home.id == self.home && copy.home.job == uid)

@@ -248,12 +248,16 @@ impl State {
         }
         let mut excluded: BTreeSet<String> =
             object.status.placement.iter().flat_map(|placement| &placement.left).cloned().collect();
+        // The API of a cluster may answer although its controller has stopped, so the copy there can be deleted first.
+        // Otherwise its lease must be old: an earlier process may have decided that the job leaves the cluster, and this
+        // one may have renewed the lease before that was written.
+        let failover = object.failover().unwrap_or(0);
+        let may_run = |link: &Link| link.has_listed() || link.silent_seconds(millis) <= failover;
+        if let Some(name) = excluded.iter().find(|name| self.clusters.links.get(*name).is_some_and(may_run)) {
+            return wait(JobReason::NoCluster, format!("its copy in cluster {name} may still have pods"));
+        }
         let listed = self.clusters.links.iter().filter(|(_, link)| link.has_listed());
         for (name, link) in listed.filter(|(name, _)| job.clusters.allow(name)) {
-            // Its API may answer although its controller has stopped, so the earlier copy can be deleted first.
-            if excluded.contains(name) {
-                return wait(JobReason::NoCluster, format!("its copy in cluster {name} is being deleted"));
-            }
             // A copy of another home that is gone is taken over, and no other is started beside it.
             let Some(age) = link.other_home(key) else { continue };
             if age > GONE_SECONDS {
@@ -342,12 +346,10 @@ impl State {
             if !is_kept && !has_left && placement.cluster != cluster {
                 return None;
             }
-            let failover = object.job.as_ref().ok().and_then(|job| job.failover);
-            let seconds = failover.map(|failover| i64::try_from(failover.as_secs()).unwrap_or(i64::MAX));
             let wanted = Wanted {
                 uid,
                 generation: object.generation,
-                fence_after: seconds.map(fence_after),
+                fence_after: object.failover().map(fence_after),
                 is_kept,
                 may_begin: is_reachable && !is_ended(object),
             };

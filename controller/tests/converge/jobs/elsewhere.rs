@@ -64,6 +64,17 @@ impl Places {
         places
     }
 
+    /// Cordons all nodes of `cloud`, or none, and waits until that is known.
+    async fn fill_cloud(&self, is_full: bool) {
+        for name in ["n1", "n2"] {
+            self.cloud.api.change("nodes", "", name, |node| node["spec"]["unschedulable"] = is_full.into());
+        }
+        let nodes = if is_full { 0 } else { 2 };
+        let has = |name| move |api: &Api| api.get("clusters", "", name).unwrap()["status"]["nodes"] == nodes;
+        self.cloud.until("it says so", has("here")).await;
+        self.home.until("it is known", has("cloud")).await;
+    }
+
     fn submit(&self, name: &str, clusters: &[&str], fields: Value) {
         let mut job = job(name, "single", &[("worker", 1)]);
         job["spec"]["clusters"] = json!(clusters);
@@ -208,21 +219,14 @@ async fn a_cluster_that_answers_but_lists_no_jobs_holds_up_nobody() {
 #[tokio::test(start_paused = true)]
 async fn a_job_with_failover_starts_elsewhere_after_its_pods_have_ended_and_never_runs_twice() {
     let places = Places::new();
-    let (home, west, cloud) = (&places.home, &places.west, &places.cloud);
+    let (home, west) = (&places.home, &places.west);
     places.submit("filler", &["cloud"], json!({}));
     home.until("it runs", |api| phase(api, "filler") == "Running").await;
-    let fill = |is_full: bool| {
-        for name in ["n1", "n2"] {
-            cloud.api.change("nodes", "", name, |node| node["spec"]["unschedulable"] = is_full.into());
-        }
-    };
-    fill(true);
-    cloud.until("it says so", |api| api.get("clusters", "", "here").unwrap()["status"]["nodes"] == 0).await;
-    home.until("it is known", |api| api.get("clusters", "", "cloud").unwrap()["status"]["nodes"] == 0).await;
+    places.fill_cloud(true).await;
     places.submit("train", &["any"], json!({"failover": "2m"}));
     home.until("it runs", |api| phase(api, "train") == "Running").await;
     assert_eq!(placement(&home.api, "train")["cluster"], "west");
-    fill(false);
+    places.fill_cloud(false).await;
     places.to_west.cut(true);
     // The pods there have ended before another cluster is chosen.
     west.until("its pods have ended", |api| pods(api).is_empty()).await;
@@ -238,6 +242,23 @@ async fn a_job_with_failover_starts_elsewhere_after_its_pods_have_ended_and_neve
     home.until("it is forgotten", |api| placement(api, "train")["left"].is_null()).await;
     assert_eq!(west.api.writes().iter().filter(|write| write.starts_with("POST pods/")).count(), created);
     assert_eq!(phase(&home.api, "train"), "Running");
+}
+
+// SEMANTICS: J19
+#[tokio::test(start_paused = true)]
+async fn a_home_that_has_just_begun_does_not_know_when_a_cluster_had_its_last_lease() {
+    let mut places = Places::new();
+    places.fill_cloud(true).await;
+    places.submit("train", &["any"], json!({"failover": "2m"}));
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    places.to_west.cut(true);
+    places.home.until("it has left", |api| placement(api, "train")["left"] == json!(["west"])).await;
+    places.home.kill();
+    places.home.start();
+    places.fill_cloud(false).await;
+    places.home.until("it waits", |api| waiting_for(api, "train").contains("may still have pods")).await;
+    assert_eq!(placement(&places.home.api, "train")["cluster"], Value::Null);
+    places.home.until("it runs", |api| placement(api, "train")["cluster"] == "cloud").await;
 }
 
 // SEMANTICS: J19
