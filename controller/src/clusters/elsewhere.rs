@@ -181,9 +181,11 @@ fn lose(
     let cluster = placement.cluster.clone();
     let silent = link.map_or(0, |link| link.silent_seconds(clusters.now));
     let failover = object.failover();
-    // A process that does not know how long the link has been lost waits for all of the time.
+    // A process that does not know how long the link has been lost waits for all of the time. A job that another home
+    // has taken over runs on there.
+    let is_taken = |link: &Link| link.other_home(&object.meta.key).is_some();
     let is_due = clusters.is_leaving(&cluster, &object.meta.uid)
-        || link.is_some() && failover.is_some_and(|failover| silent > failover);
+        || link.is_some_and(|link| !is_taken(link)) && failover.is_some_and(|failover| silent > failover);
     if is_due {
         outcome.leaves = Some(cluster.clone());
         placement.left.push(cluster.clone());

@@ -10,6 +10,7 @@ use larder_kube::store::Store;
 
 use super::choice::Choice;
 use super::desired::Leases;
+use super::fence::Void;
 use super::objects::{ClusterObject, RemoteJob};
 use crate::jobs::profile::Generations;
 use crate::jobs::queue::{LeftoverPod, Role};
@@ -30,6 +31,8 @@ pub struct Clusters {
     pub links: BTreeMap<String, Link>,
     /// The leases of homes whose jobs are here, by the ids of the homes.
     pub leases: BTreeMap<String, Seconds>,
+    /// Those times in them that do not count.
+    pub void: Void,
     /// The jobs that may run in other clusters.
     pub jobs: Vec<Key>,
     /// What those in other clusters use of the quota here.

@@ -99,10 +99,16 @@ impl State {
 
     /// Finds the jobs that may run in other clusters, and the quota that they use there.
     pub(super) fn count_elsewhere(&mut self, now: Seconds) {
+        let leases = self.clusters.leases.iter().map(|(home, lease)| (home.clone(), *lease));
+        let read = |object: &JobObject| Some((object.meta.uid.clone(), object.home.as_ref()?.read));
+        self.clusters.void.refresh(leases.chain(self.jobs.jobs.iter().filter_map(read)), now);
         let spread = self.jobs.jobs.iter().filter(|object| object.is_spread());
         self.clusters.jobs = spread.map(|object| object.meta.key.clone()).collect();
         let known: BTreeSet<&Key> = self.clusters.jobs.iter().collect();
         self.clusters.needs.retain(|key, _| known.contains(key));
+        for link in self.clusters.links.values_mut() {
+            link.refused.retain(|key, _| known.contains(key));
+        }
         for key in self.clusters.jobs.clone() {
             if let Some(needs) = self.needs(&key, now) {
                 self.clusters.needs.insert(key, needs);
@@ -355,7 +361,9 @@ impl State {
             };
             Some((object.meta.key.clone(), wanted))
         };
-        Desired { home: link.home.clone(), read: link.read, jobs: self.spread().filter_map(wanted).collect() }
+        // All of them, and not those of the last round: a copy of a job that is missing here would be deleted.
+        let spread = self.jobs.jobs.iter().filter(|object| object.is_spread());
+        Desired { home: link.home.clone(), read: link.read, jobs: spread.filter_map(wanted).collect() }
     }
 
     /// The writes that bring the status of a Cluster up to date.

@@ -150,6 +150,11 @@ fn a_job_in_a_cluster_that_does_not_answer_is_unknown_since_then_and_leaves_only
     let placement = written(&outcome).unwrap().placement.unwrap();
     assert_eq!((placement.cluster.as_str(), placement.left), ("", vec!["west".to_owned()]));
 
+    // Another home runs it, and it is not started a second time beside it.
+    let theirs = RemoteJob { home: Home { id: "other".to_owned(), ..Home::default() }, ..copy("u", json!({})) };
+    let taken = Clusters { now: Millis(500_000), ..clusters(vec![theirs]) };
+    assert_eq!(decided(&own, &taken).leaves, None);
+
     // Once that is decided, the job leaves even if the cluster answers before it is written.
     let mut back = clusters(Vec::new());
     back.leaving = BTreeMap::from([("west".to_owned(), ["u".to_owned()].into())]);
