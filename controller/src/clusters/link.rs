@@ -214,7 +214,7 @@ impl Link {
             if strays.are_too_many() {
                 return Err(no_answer(&format!("it has more than {STRAYS_MAX} TrainingJobs of other homes")));
             }
-            has_more = match &there {
+            has_more = match &mut there {
                 Some(there) => self.step(&client, there, &leases, &mut taken).await,
                 None => false,
             };
@@ -282,7 +282,7 @@ impl Link {
     async fn step(
         &self,
         client: &Client,
-        there: &BTreeMap<Key, RemoteJob>,
+        there: &mut BTreeMap<Key, RemoteJob>,
         leases: &Leases,
         taken: &mut Taken,
     ) -> bool {
@@ -298,22 +298,33 @@ impl Link {
             let done = tokio::time::timeout(REQUEST, self.take_step(client, of, &step)).await;
             (step, done.unwrap_or_else(|_| Err("it did not answer within 10 s".to_owned())))
         });
-        let all: Vec<(Step, Result<(), String>)> = futures::stream::iter(each).buffer_unordered(STEPS).collect().await;
+        let all: Vec<(Step, Result<Option<RemoteJob>, String>)> =
+            futures::stream::iter(each).buffer_unordered(STEPS).collect().await;
         for (step, done) in all {
-            if let Err(why) = done {
-                let key = step.key();
-                warn!(cluster = self.name, job = %key, why, "a cluster refuses a job");
-                let uid = desired.jobs.get(key).map(|wanted| wanted.uid.clone()).unwrap_or_default();
-                if !self.report(Report::Refused(key.clone(), uid, why)).await {
-                    return false;
+            let key = step.key();
+            let report = match done {
+                Ok(None) => continue,
+                // A watch that hangs does not report it, and no lease may be renewed for a copy that is not known.
+                Ok(Some(copy)) => {
+                    there.insert(key.clone(), copy.clone());
+                    Report::Changed(Box::new(copy))
                 }
+                Err(why) => {
+                    warn!(cluster = self.name, job = %key, why, "a cluster refuses a job");
+                    let uid = desired.jobs.get(key).map(|wanted| wanted.uid.clone()).unwrap_or_default();
+                    Report::Refused(key.clone(), uid, why)
+                }
+            };
+            if !self.report(report).await {
+                return false;
             }
         }
         taken.extend(due.into_iter().map(|step| (step, now)));
         has_more
     }
 
-    async fn take_step(&self, client: &Client, desired: &Desired, step: &Step) -> Result<(), String> {
+    /// Takes a step. Returns the copy if it was created.
+    async fn take_step(&self, client: &Client, desired: &Desired, step: &Step) -> Result<Option<RemoteJob>, String> {
         let key = step.key();
         let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), &key.namespace);
         if let Step::Delete(key, uid) = step {
@@ -323,30 +334,30 @@ impl Link {
                 ..DeleteParams::default()
             };
             return match jobs.delete(&key.name, &params).await {
-                Ok(_) => Ok(()),
-                Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
+                Ok(_) => Ok(None),
+                Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(None),
                 Err(error) => Err(said(error)),
             };
         }
         let own: Api<TrainingJob> = Api::namespaced(self.home.clone(), &key.namespace);
-        let Some(wanted) = desired.jobs.get(key) else { return Ok(()) };
+        let Some(wanted) = desired.jobs.get(key) else { return Ok(None) };
         let own = match own.get(&key.name).await {
             Ok(own) if own.metadata.uid.as_deref() == Some(wanted.uid.as_str()) => own,
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(None),
             Err(error) => return Err(format!("the job cannot be read here: {}", said(error))),
         };
         let copy = copy_of(own, desired, wanted);
         let by_home = PostParams { field_manager: Some(HOME_MANAGER.to_owned()), ..PostParams::default() };
         if let Step::Create(_) = step {
-            return match jobs.create(&by_home, &copy).await {
-                Ok(_) => Ok(()),
+            let there = match jobs.create(&by_home, &copy).await {
+                Ok(created) => created,
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" => {
-                    let there = jobs.get(&key.name).await.map_err(said)?;
-                    let is_ours = label(&there, HOME_LABEL) == Some(desired.home.as_str());
-                    is_ours.then_some(()).ok_or_else(|| "it has another TrainingJob of that name".to_owned())
+                    jobs.get(&key.name).await.map_err(said)?
                 }
-                Err(error) => Err(said(error)),
+                Err(error) => return Err(said(error)),
             };
+            let copy = objects::created(&there).filter(|copy| copy.home.id == desired.home);
+            return copy.map(Some).ok_or_else(|| "it has another TrainingJob of that name".to_owned());
         }
         let mut there = jobs.get(&key.name).await.map_err(said)?;
         if let Step::Adopt(_, version) = step {
@@ -367,12 +378,12 @@ impl Link {
             let annotations = there.metadata.annotations.get_or_insert_default();
             annotations.insert(HOME_GENERATION_ANNOTATION.to_owned(), generation.unwrap_or_default());
         } else {
-            return Ok(());
+            return Ok(None);
         }
         match jobs.replace(&key.name, &by_home, &there).await {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(None),
             // It has changed meanwhile, and the next step sees that.
-            Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
+            Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(None),
             Err(error) => Err(said(error)),
         }
     }

@@ -7,7 +7,7 @@ use larder_api::names::{
     FENCE_ANNOTATION, HOME_GENERATION_ANNOTATION, HOME_JOB_LABEL, HOME_LABEL, HOME_READ_ANNOTATION,
     LEASE_ANNOTATION_PREFIX,
 };
-use larder_api::{Cluster, TrainingJobStatus};
+use larder_api::{Cluster, TrainingJob, TrainingJobStatus};
 use larder_kube::Resource;
 use larder_kube::api::DynamicObject;
 use larder_kube::fields::{Parts, annotation, label, meta, whole};
@@ -72,7 +72,7 @@ pub(crate) fn cluster(object: DynamicObject) -> Result<Option<ClusterObject>, Er
 }
 
 /// The home of a TrainingJob; `None` for a job of this cluster.
-pub(crate) fn home(object: &DynamicObject) -> Option<Home> {
+pub(crate) fn home(object: &impl Resource) -> Option<Home> {
     let number = |key: &str| annotation(object, key).and_then(|text| text.parse::<i64>().ok());
     Some(Home {
         id: label(object, HOME_LABEL)?.to_owned(),
@@ -91,6 +91,12 @@ pub struct RemoteJob {
     /// The generation over there.
     pub generation: i64,
     pub status: TrainingJobStatus,
+}
+
+/// A copy that was created a moment ago; `None` for a job without a home.
+pub(crate) fn created(object: &TrainingJob) -> Option<RemoteJob> {
+    let generation = object.metadata.generation.unwrap_or_default();
+    Some(RemoteJob { meta: meta(object), home: home(object)?, generation, ..RemoteJob::default() })
 }
 
 /// The most characters of a text in the status of a copy.
