@@ -214,14 +214,11 @@ impl Link {
             if strays.are_too_many() {
                 return Err(no_answer(&format!("it has more than {STRAYS_MAX} TrainingJobs of other homes")));
             }
-            has_more = match &mut there {
-                Some(there) => self.step(&client, there, &leases, &mut taken).await,
-                None => false,
-            };
+            has_more = self.step(&client, &mut there, &leases, &mut taken).await;
         }
     }
 
-    /// Applies what the watch reports, and passes it on.
+    /// Applies what the watch reports, or an answer, and passes it on.
     async fn take(&self, update: Update<RemoteJob>, there: &mut Option<BTreeMap<Key, RemoteJob>>) -> bool {
         let report = match update {
             Update::All(all) => {
@@ -282,14 +279,15 @@ impl Link {
     async fn step(
         &self,
         client: &Client,
-        there: &mut BTreeMap<Key, RemoteJob>,
+        there: &mut Option<BTreeMap<Key, RemoteJob>>,
         leases: &Leases,
         taken: &mut Taken,
     ) -> bool {
+        let Some(known) = &*there else { return false };
         let now = Instant::now();
         taken.retain(|(_, at)| now - *at < STEP_AGAIN);
         let desired = self.desired.borrow().clone();
-        let mut due: Vec<Step> = desired.steps(there, leases);
+        let mut due: Vec<Step> = desired.steps(known, leases);
         due.retain(|step| !taken.iter().any(|(before, _)| before == step));
         let has_more = due.len() > STEPS_AT_ONCE;
         due.truncate(STEPS_AT_ONCE);
@@ -298,24 +296,21 @@ impl Link {
             let done = tokio::time::timeout(REQUEST, self.take_step(client, of, &step)).await;
             (step, done.unwrap_or_else(|_| Err("it did not answer within 10 s".to_owned())))
         });
-        let all: Vec<(Step, Result<Option<RemoteJob>, String>)> =
+        let all: Vec<(Step, Result<Option<Update<RemoteJob>>, String>)> =
             futures::stream::iter(each).buffer_unordered(STEPS).collect().await;
         for (step, done) in all {
-            let key = step.key();
-            let report = match done {
-                Ok(None) => continue,
+            let is_wanted = match done {
+                Ok(None) => true,
                 // A watch that hangs does not report it, and no lease may be renewed for a copy that is not known.
-                Ok(Some(copy)) => {
-                    there.insert(key.clone(), copy.clone());
-                    Report::Changed(Box::new(copy))
-                }
+                Ok(Some(update)) => self.take(update, there).await,
                 Err(why) => {
+                    let key = step.key();
                     warn!(cluster = self.name, job = %key, why, "a cluster refuses a job");
                     let uid = desired.jobs.get(key).map(|wanted| wanted.uid.clone()).unwrap_or_default();
-                    Report::Refused(key.clone(), uid, why)
+                    self.report(Report::Refused(key.clone(), uid, why)).await
                 }
             };
-            if !self.report(report).await {
+            if !is_wanted {
                 return false;
             }
         }
@@ -323,8 +318,13 @@ impl Link {
         has_more
     }
 
-    /// Takes a step. Returns the copy if it was created.
-    async fn take_step(&self, client: &Client, desired: &Desired, step: &Step) -> Result<Option<RemoteJob>, String> {
+    /// Takes a step. Returns the change of the copy that the answer shows.
+    async fn take_step(
+        &self,
+        client: &Client,
+        desired: &Desired,
+        step: &Step,
+    ) -> Result<Option<Update<RemoteJob>>, String> {
         let key = step.key();
         let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), &key.namespace);
         if let Step::Delete(key, uid) = step {
@@ -335,7 +335,8 @@ impl Link {
             };
             return match jobs.delete(&key.name, &params).await {
                 Ok(_) => Ok(None),
-                Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(None),
+                Err(Error::Api(status)) if status.code == 404 => Ok(Some(Update::Gone(key.clone(), 0))),
+                Err(Error::Api(status)) if status.code == 409 => Ok(None),
                 Err(error) => Err(said(error)),
             };
         }
@@ -357,7 +358,8 @@ impl Link {
                 Err(error) => return Err(said(error)),
             };
             let copy = objects::created(&there).filter(|copy| copy.home.id == desired.home);
-            return copy.map(Some).ok_or_else(|| "it has another TrainingJob of that name".to_owned());
+            let copy = copy.ok_or("it has another TrainingJob of that name")?;
+            return Ok(Some(Update::Changed(copy)));
         }
         let mut there = jobs.get(&key.name).await.map_err(said)?;
         if let Step::Adopt(_, version) = step {

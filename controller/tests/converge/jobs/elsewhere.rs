@@ -263,6 +263,23 @@ async fn a_home_that_has_just_begun_does_not_know_when_a_cluster_had_its_last_le
 
 // SEMANTICS: J19
 #[tokio::test(start_paused = true)]
+async fn a_copy_that_no_watch_reports_is_known_from_its_creation_to_its_end() {
+    let mut places = Places::new();
+    places.home.until("it is known", |api| reachable(api, "west").0 == "True").await;
+    places.home.kill();
+    places.west.api.turn(&["trainingjobs"], Mode::RefusesWatches(500));
+    places.home.start();
+    places.submit("train", &["west"], json!({"failover": "2m"}));
+    places.west.until("it runs", |api| pods(api) == ["train-worker-0-1"]).await;
+    // The controller over there stops, so that the job leaves. The API still answers.
+    places.west.kill();
+    places.west.until("the copy is deleted", |api| api.list("trainingjobs").is_empty()).await;
+    places.home.until("it is forgotten", |api| waiting_for(api, "train").contains("does not answer")).await;
+    assert_eq!(placement(&places.home.api, "train")["left"], Value::Null);
+}
+
+// SEMANTICS: J19
+#[tokio::test(start_paused = true)]
 async fn jobs_with_failover_never_run_twice_however_often_links_break_and_the_home_dies() {
     let mut places = Places::new();
     let twins = twins(&places);
