@@ -175,7 +175,7 @@ impl Link {
         let (known, strays) = (self.desired.clone(), Arc::new(Strays::default()));
         let seen = Arc::clone(&strays);
         let read = move |object: DynamicObject| {
-            let copy = objects::remote_job(object).ok().flatten()?;
+            let copy = objects::remote_job(object)?;
             if known.borrow().jobs.contains_key(&copy.meta.key) {
                 return Some(copy);
             }
