@@ -264,6 +264,10 @@ impl State {
         }
         let listed = self.clusters.links.iter().filter(|(_, link)| link.has_listed());
         for (name, link) in listed.filter(|(name, _)| job.clusters.allow(name)) {
+            // Such as that of a job whose status was lost: this home is restored from a backup.
+            if link.job(key, &object.meta.uid).is_some() {
+                return wait(JobReason::NoCluster, format!("its copy in cluster {name} is being deleted"));
+            }
             // A copy of another home that is gone is taken over, and no other is started beside it.
             let Some(age) = link.other_home(key) else { continue };
             if age > GONE_SECONDS {

@@ -263,6 +263,26 @@ async fn a_home_that_has_just_begun_does_not_know_when_a_cluster_had_its_last_le
 
 // SEMANTICS: J19
 #[tokio::test(start_paused = true)]
+async fn a_job_whose_status_was_lost_is_not_started_beside_its_copy() {
+    let mut places = Places::new();
+    let twins = twins(&places);
+    places.submit("train", &["any"], json!({}));
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(placement(&places.home.api, "train")["cluster"], "cloud");
+    places.fill_cloud(true).await;
+    places.home.kill();
+    places.home.api.change("trainingjobs", "team-a", "train", |job| job["status"] = Value::Null);
+    places.cloud.api.deny("DELETE team-a/trainingjobs", 500);
+    places.home.start();
+    places.home.until("it waits", |api| waiting_for(api, "train").contains("is being deleted")).await;
+    places.cloud.api.allow();
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(placement(&places.home.api, "train")["cluster"], "west");
+    assert_eq!(*twins.lock().unwrap(), BTreeSet::new());
+}
+
+// SEMANTICS: J19
+#[tokio::test(start_paused = true)]
 async fn a_copy_that_no_watch_reports_is_known_from_its_creation_to_its_end() {
     let mut places = Places::new();
     places.home.until("it is known", |api| reachable(api, "west").0 == "True").await;
