@@ -94,11 +94,14 @@ impl Connect for Kubeconfigs {
     }
 }
 
-/// The message of an error.
+/// The message of an error: that of its first cause, such as "connection refused".
 fn said(error: Error) -> String {
     match error {
         Error::Api(status) => status.message,
-        error => error.to_string(),
+        error => {
+            let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+            causes.last().map(ToString::to_string).unwrap_or_default()
+        }
     }
 }
 
@@ -438,6 +441,11 @@ fn copy_of(own: TrainingJob, desired: &Desired, wanted: &Wanted) -> TrainingJob 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_message_of_an_error_is_that_of_its_first_cause() {
+        assert_eq!(said(Error::Service(std::io::Error::other("connection refused").into())), "connection refused");
+    }
 
     // SEMANTICS: J21
     #[test]
