@@ -41,6 +41,8 @@ pub struct Clusters {
     pub needs: BTreeMap<Key, Needs>,
     /// Where jobs are to be placed, or why they wait.
     pub choices: BTreeMap<Key, Choice>,
+    /// Since when jobs wait because another home has a job of their name in a cluster.
+    pub collisions: BTreeMap<Key, Millis>,
     /// The jobs, by uid, that this process has decided to take from a cluster. The cluster gets no newer lease before
     /// their copies are gone, even if the decision is not written yet.
     pub leaving: BTreeMap<String, BTreeSet<String>>,

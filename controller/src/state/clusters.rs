@@ -42,8 +42,8 @@ use serde_json::Error;
 /// The pods of a job that started so many seconds before a description of the cluster was written are in it.
 const DESCRIBED_SECONDS: i64 = 5;
 
-/// How long a new job waits for the end of another home that has a job of its name.
-const COLLISION_SECONDS: i64 = GONE_SECONDS + 120;
+/// How long a job waits for the end of another home that has a job of its name.
+const COLLISION_MILLIS: u64 = (GONE_SECONDS.unsigned_abs() + 120) * 1_000;
 
 impl Watched for ClusterObject {
     kept!(clusters.objects, objects::cluster);
@@ -149,16 +149,12 @@ impl State {
     /// Chooses clusters for the jobs that have none, and schedules the work about each job.
     pub(super) fn choose_clusters(&mut self, now: Seconds, work: &mut Vec<Work>) {
         self.forget_leaving();
+        self.find_collisions();
         let mut choices = BTreeMap::new();
-        let is_waiting = |object: &&JobObject| {
-            let is_placed = object.status.placement.as_ref().is_some_and(|placement| !placement.cluster.is_empty());
-            let may_start = object.job.as_ref().is_ok_and(|job| !job.suspend);
-            !is_placed && may_start && !object.meta.deleting && !is_ended(object)
-        };
         let view = self.cluster_view(now);
         let mut waiting: Vec<(i32, &JobObject, &CheckedJob)> = self
             .spread()
-            .filter(is_waiting)
+            .filter(|object| is_waiting(object))
             .filter_map(|object| Some((object, object.job.as_ref().ok()?)))
             .map(|(object, job)| (view.priority(job), object, job))
             .collect();
@@ -275,7 +271,7 @@ impl State {
                 return Choice::Place { cluster: name.clone(), terms: Vec::new() };
             }
             // The other home is there, and its job has the name by chance. Or the cluster lies.
-            if now - Seconds(object.meta.created) > COLLISION_SECONDS {
+            if self.clusters.collisions.get(key).is_some_and(|since| millis - *since > COLLISION_MILLIS) {
                 excluded.insert(name.clone());
                 continue;
             }
@@ -337,6 +333,25 @@ impl State {
         }
         leaving.retain(|_, uids| !uids.is_empty());
         self.clusters.leaving = leaving;
+    }
+
+    /// Finds the jobs that wait while another home has one of their name, and since when: not since their creation, as
+    /// they may have been suspended, in a home that stands by.
+    fn find_collisions(&mut self) {
+        let mut before = std::mem::take(&mut self.clusters.collisions);
+        let collides = |object: &&JobObject| {
+            let Ok(job) = &object.job else { return false };
+            let mut links = self.clusters.links.iter().filter(|(name, _)| job.clusters.allow(name));
+            is_waiting(object)
+                && links.any(|(_, link)| link.has_listed() && link.other_home(&object.meta.key).is_some())
+        };
+        let now = self.clusters.now;
+        let since = |object: &JobObject| {
+            let key = object.meta.key.clone();
+            let since = before.remove(&key).unwrap_or(now);
+            (key, since)
+        };
+        self.clusters.collisions = self.spread().filter(collides).map(since).collect();
     }
 
     /// The state that a cluster should have, by what is written here.
@@ -439,6 +454,13 @@ fn is_in(object: &JobObject, cluster: &str) -> bool {
 /// True if a job is in another cluster.
 fn is_away(object: &JobObject) -> bool {
     object.status.placement.as_ref().is_some_and(|placement| !["", HERE].contains(&placement.cluster.as_str()))
+}
+
+/// True if a cluster is to be chosen for a job.
+fn is_waiting(object: &JobObject) -> bool {
+    let is_placed = object.status.placement.as_ref().is_some_and(|placement| !placement.cluster.is_empty());
+    let may_start = object.job.as_ref().is_ok_and(|job| !job.suspend);
+    !is_placed && may_start && !object.meta.deleting && !is_ended(object)
 }
 
 fn is_ended(object: &JobObject) -> bool {

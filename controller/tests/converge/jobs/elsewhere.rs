@@ -85,6 +85,19 @@ impl Places {
     }
 }
 
+/// Another home that knows the same clusters. The uids of its objects are others.
+fn second_home(places: &Places) -> World {
+    let mut second = World::with_jobs(0);
+    for at in 0..50 {
+        second.api.put("configmaps", json!({"metadata": {"namespace": "test", "name": format!("c-{at}")}}));
+    }
+    second.others = places.home.others.clone();
+    for name in ["here", "west", "cloud"] {
+        second.api.put("clusters", cluster(name));
+    }
+    second
+}
+
 /// The jobs of which pods run in both clusters at the same time, at any moment from now on.
 fn twins(places: &Places) -> Arc<Mutex<BTreeSet<String>>> {
     let (west, cloud, found) = (places.west.api.clone(), places.cloud.api.clone(), Arc::default());
@@ -366,15 +379,7 @@ async fn another_home_takes_over_the_jobs_of_one_that_is_gone() {
     places.home.api.put("trainingjobs", train.clone());
     places.home.until("it runs", |api| phase(api, "train") == "Running").await;
     places.home.kill();
-    let mut second = World::with_jobs(0);
-    // The uids of its objects are others.
-    for at in 0..50 {
-        second.api.put("configmaps", json!({"metadata": {"namespace": "test", "name": format!("c-{at}")}}));
-    }
-    second.others = places.home.others.clone();
-    for name in ["here", "west", "cloud"] {
-        second.api.put("clusters", cluster(name));
-    }
+    let mut second = second_home(&places);
     train["spec"]["failover"] = "10m".into();
     second.api.put("trainingjobs", train);
     second.start();
@@ -390,6 +395,27 @@ async fn another_home_takes_over_the_jobs_of_one_that_is_gone() {
     let own = second.api.get("trainingjobs", "team-a", "train").unwrap();
     assert_eq!(copy["metadata"]["labels"]["larder.dev/home-job"], own["metadata"]["uid"]);
     assert_eq!(copy["metadata"]["annotations"]["larder.dev/fence-after"], "300", "the failover of the new home counts");
+}
+
+// SEMANTICS: J21
+#[tokio::test(start_paused = true)]
+async fn a_home_that_has_long_stood_by_with_suspended_jobs_takes_them_over() {
+    let mut places = Places::new();
+    let mut train = job("train", "single", &[("worker", 1)]);
+    train["spec"]["clusters"] = json!(["any"]);
+    places.home.api.put("trainingjobs", train.clone());
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    let mut second = second_home(&places);
+    train["spec"]["suspend"] = true.into();
+    second.api.put("trainingjobs", train);
+    second.start();
+    tokio::time::sleep(Duration::from_secs(1_200)).await;
+    places.home.kill();
+    second.api.change("trainingjobs", "team-a", "train", |job| job["spec"]["suspend"] = false.into());
+    second.until("it waits", |api| waiting_for(api, "train").contains("for another home")).await;
+    second.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(placement(&second.api, "train")["cluster"], "cloud");
+    assert_eq!((pods(&places.west.api), pods(&places.cloud.api)), (vec![], vec!["train-worker-0-1".to_owned()]));
 }
 
 // SEMANTICS: J20
