@@ -199,7 +199,7 @@ fn lose(
         };
         return;
     }
-    outcome.again_at = failover.map(|failover| now + (failover - silent).max(0) + 1);
+    outcome.again_at = failover.filter(|failover| silent <= *failover).map(|failover| now + (failover - silent) + 1);
     let is_forgotten = clusters.objects.get(&Key::cluster(&cluster)).is_none();
     if !is_forgotten && link.is_none_or(|link| !link.is_silent(clusters.now)) {
         return;
