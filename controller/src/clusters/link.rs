@@ -141,6 +141,9 @@ impl Strays {
 /// The steps that were taken, and when.
 type Taken = Vec<(Step, Instant)>;
 
+/// The answer to a step: the change of the copy that it shows, or why the cluster refuses the step.
+type Done = Result<Option<Update<RemoteJob>>, String>;
+
 impl Link {
     /// Keeps the link until nobody wants it any more.
     pub async fn run(mut self) {
@@ -299,8 +302,7 @@ impl Link {
             let done = tokio::time::timeout(REQUEST, self.take_step(client, of, &step)).await;
             (step, done.unwrap_or_else(|_| Err("it did not answer within 10 s".to_owned())))
         });
-        let all: Vec<(Step, Result<Option<Update<RemoteJob>>, String>)> =
-            futures::stream::iter(each).buffer_unordered(STEPS).collect().await;
+        let all: Vec<(Step, Done)> = futures::stream::iter(each).buffer_unordered(STEPS).collect().await;
         for (step, done) in all {
             let is_wanted = match done {
                 Ok(None) => true,
@@ -321,13 +323,7 @@ impl Link {
         has_more
     }
 
-    /// Takes a step. Returns the change of the copy that the answer shows.
-    async fn take_step(
-        &self,
-        client: &Client,
-        desired: &Desired,
-        step: &Step,
-    ) -> Result<Option<Update<RemoteJob>>, String> {
+    async fn take_step(&self, client: &Client, desired: &Desired, step: &Step) -> Done {
         let key = step.key();
         let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), &key.namespace);
         if let Step::Delete(key, uid) = step {
