@@ -404,9 +404,10 @@ fn follow(there: &mut TrainingJobSpec, own: TrainingJobSpec) {
     for role in &mut there.roles {
         if let Some(own) = own.roles.iter().find(|own| own.name == role.name) {
             (role.replicas, role.min, role.max) = (own.replicas, own.min, own.max);
+            role.starts_after.clone_from(&own.starts_after);
         }
     }
-    (there.suspend, there.restart) = (own.suspend, own.restart);
+    (there.suspend, there.restart, there.priority) = (own.suspend, own.restart, own.priority);
     (there.active_deadline, there.keep_pods) = (own.active_deadline, own.keep_pods);
 }
 
@@ -437,6 +438,22 @@ fn copy_of(own: TrainingJob, desired: &Desired, wanted: &Wanted) -> TrainingJob 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_field_of_a_job_that_can_change_is_followed() {
+        let spec = |fields: serde_json::Value| {
+            let mut spec = json!({"type": "single", "roles": [{"name": "worker", "replicas": 1, "template": {}}]});
+            spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            serde_json::from_value::<TrainingJobSpec>(spec).unwrap()
+        };
+        let role = json!({"name": "worker", "replicas": 3, "min": 2, "max": 4, "startsAfter": [{"role": "master"}],
+            "template": {}});
+        let own = spec(json!({"priority": "high", "suspend": true, "restart": {"maxCrashes": 3},
+            "activeDeadline": "1h", "keepPods": "all", "roles": [role]}));
+        let mut there = spec(json!({}));
+        follow(&mut there, own.clone());
+        assert_eq!(there, own);
+    }
 
     #[test]
     fn the_message_of_an_error_is_that_of_its_first_cause() {
