@@ -10,7 +10,7 @@ use crate::time::Seconds;
 /// The desired state of a cluster. A lease is only ever written together with the jobs that belong to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The id of this home; empty while nothing is known.
+    /// The id of this home in the cluster; empty while nothing is known.
     pub home: String,
     /// The last time that was read in the cluster: the time of the next lease.
     pub read: Option<Seconds>,
@@ -57,8 +57,8 @@ pub enum Step {
     Create(Key),
     /// Take over the copy of a home that is gone, in this version.
     Adopt(Key, u64),
-    /// Bring the spec of the copy up to date.
-    Update(Key),
+    /// Bring the spec of the copy up to this generation.
+    Update(Key, i64),
     /// Delete the copy with this uid.
     Delete(Key, String),
 }
@@ -66,7 +66,7 @@ pub enum Step {
 impl Step {
     /// The job that the step is about.
     pub fn key(&self) -> &Key {
-        let (Self::Create(key) | Self::Adopt(key, _) | Self::Update(key) | Self::Delete(key, _)) = self;
+        let (Self::Create(key) | Self::Adopt(key, _) | Self::Update(key, _) | Self::Delete(key, _)) = self;
         key
     }
 }
@@ -89,7 +89,7 @@ impl Desired {
         for (key, wanted) in self.jobs.iter().filter(|(_, wanted)| wanted.is_kept) {
             match there.get(key) {
                 Some(copy) if is_ours(copy) && is_right(key, copy) && copy.home.generation != wanted.generation => {
-                    steps.push(Step::Update(key.clone()));
+                    steps.push(Step::Update(key.clone(), wanted.generation));
                 }
                 Some(copy) if copy.home.id != self.home && !copy.meta.deleting => {
                     let is_gone = leases.age(copy).is_some_and(|age| age > GONE_SECONDS);
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn a_copy_is_created_once_kept_up_to_date_and_deleted_when_its_job_has_left() {
         assert_eq!(steps(&desired(true), None), [Step::Create(key())]);
-        assert_eq!(steps(&desired(true), Some(copy("home", "u", 1))), [Step::Update(key())]);
+        assert_eq!(steps(&desired(true), Some(copy("home", "u", 1))), [Step::Update(key(), 2)]);
         assert_eq!(steps(&desired(true), Some(copy("home", "u", 2))), []);
         let delete = [Step::Delete(key(), "there".into())];
         assert_eq!(steps(&desired(false), Some(copy("home", "u", 2))), delete);

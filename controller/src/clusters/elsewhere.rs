@@ -48,8 +48,9 @@ pub fn decide(
     let is_away = !placement.cluster.is_empty();
     let mut outcome = Outcome::default();
     if object.meta.deleting {
-        let is_gone = placement.left.is_empty() && !clusters.may_have(&placement.cluster, key, uid);
-        if is_gone && object.is_finalized() {
+        // A copy in a cluster that it has left has no pods, and is deleted as a copy of no job. A job that is here must
+        // not stay: its pods end after it.
+        if object.is_finalized() && !clusters.may_have(&placement.cluster, key, uid) {
             outcome.writes.push(finalize(object, false));
         }
         return outcome;
@@ -98,15 +99,10 @@ pub fn decide(
         outcome.writes.push(finalize(object, true));
         return outcome;
     }
-    let before = object.status.placement.as_ref().map_or("", |before| before.cluster.as_str());
-    let moves = placement.cluster != before;
     status.placement = Some(placement);
     if status != object.status {
-        let mut metadata = json!({"uid": uid});
-        if moves {
-            // A write that arrives after a later one must not move the job back.
-            metadata["resourceVersion"] = object.meta.version.to_string().into();
-        }
+        // A write that arrives after a later one must not move the job back.
+        let metadata = json!({"uid": uid, "resourceVersion": object.meta.version.to_string()});
         let fields = json!({"metadata": metadata, "status": status});
         outcome.writes.push(Write::new(Kind::TrainingJob, &key.namespace, &key.name, Change::ApplyStatus(fields)));
     }
@@ -183,13 +179,13 @@ fn lose(
         return;
     }
     let cluster = placement.cluster.clone();
-    let silent_millis = link.map_or(0, |link| clusters.now - link.read_at);
-    let silent = i64::try_from(silent_millis / 1000).unwrap_or(i64::MAX);
-    let failover = object.job.as_ref().ok().and_then(|job| job.failover);
-    let failover = failover.map(|failover| i64::try_from(failover.as_secs()).unwrap_or(i64::MAX));
-    // A process that does not know how long the link has been lost waits for all of the time.
+    let silent = link.map_or(0, |link| link.silent_seconds(clusters.now));
+    let failover = object.failover();
+    // A process that does not know how long the link has been lost waits for all of the time. A job that another home
+    // has taken over runs on there.
+    let is_taken = |link: &Link| link.other_home(&object.meta.key).is_some();
     let is_due = clusters.is_leaving(&cluster, &object.meta.uid)
-        || link.is_some() && failover.is_some_and(|failover| silent > failover);
+        || link.is_some_and(|link| !is_taken(link)) && failover.is_some_and(|failover| silent > failover);
     if is_due {
         outcome.leaves = Some(cluster.clone());
         placement.left.push(cluster.clone());
@@ -203,7 +199,7 @@ fn lose(
         };
         return;
     }
-    outcome.again_at = failover.map(|failover| now + (failover - silent).max(0) + 1);
+    outcome.again_at = failover.filter(|failover| silent <= *failover).map(|failover| now + (failover - silent) + 1);
     let is_forgotten = clusters.objects.get(&Key::cluster(&cluster)).is_none();
     if !is_forgotten && link.is_none_or(|link| !link.is_silent(clusters.now)) {
         return;

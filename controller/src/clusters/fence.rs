@@ -6,6 +6,8 @@
 //! pods take to end. So it does not matter how the two clocks differ, nor when a request arrives that was under way
 //! while the link was lost: it has an old time.
 
+use std::collections::BTreeMap;
+
 use crate::time::Seconds;
 
 /// A job that arrives more than this many seconds after its home has read the time for it never runs: the home may have
@@ -19,7 +21,7 @@ const AHEAD_SECONDS: i64 = 30;
 /// The home of a job that another cluster has placed here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Home {
-    /// The uid of the home.
+    /// The id of the home: the uid of its Cluster for this one.
     pub id: String,
     /// The uid of the job at its home.
     pub job: String,
@@ -37,14 +39,35 @@ impl Home {
         created - self.read > CREATE_SECONDS
     }
 
-    /// Until when the job may have pods; `None`: without limit. `lease` is the time in the home's lease. A time that
-    /// this cluster's clock has not reached is of a clock that was set back since, and counts as none.
-    pub fn runs_until(&self, created: Seconds, lease: Option<Seconds>, now: Seconds) -> Option<Seconds> {
+    /// Until when the job with this uid here may have pods; `None`: without limit. `lease` is the time in the home's
+    /// lease.
+    pub fn runs_until(&self, uid: &str, created: Seconds, lease: Option<Seconds>, void: &Void) -> Option<Seconds> {
         if self.is_late(created) {
             return Some(Seconds::default());
         }
-        let times = lease.into_iter().chain([self.read]).filter(|time| *time <= now + AHEAD_SECONDS);
-        self.fence_after.map(|after| times.max().unwrap_or_default() + after)
+        let lease = lease.filter(|time| !void.has(&self.id, *time));
+        let read = Some(self.read).filter(|time| !void.has(uid, *time));
+        self.fence_after.map(|after| lease.max(read).unwrap_or_default() + after)
+    }
+}
+
+/// The times that this cluster's clock showed before it was set back, by the id of the home whose lease has it, or the
+/// uid of the job that was created with it. They count as none, also when the clock reaches them again: by then, the
+/// home may have started the job elsewhere.
+#[derive(Debug, Default)]
+pub struct Void(BTreeMap<String, Seconds>);
+
+impl Void {
+    /// Finds such times among all times that are there now.
+    pub fn refresh(&mut self, times: impl Iterator<Item = (String, Seconds)>, now: Seconds) {
+        let before = std::mem::take(&mut self.0);
+        let is_void =
+            |(of, time): &(String, Seconds)| *time > now + AHEAD_SECONDS || before.get(of).is_some_and(|it| it == time);
+        self.0 = times.filter(is_void).collect();
+    }
+
+    fn has(&self, of: &str, time: Seconds) -> bool {
+        self.0.get(of).is_some_and(|it| *it == time)
     }
 }
 
@@ -109,7 +132,9 @@ mod tests {
             // Any lease that arrives, however late, has a time that the home had read.
             for at in arrivals.iter().map(|(at, _)| *at).chain([may_start]) {
                 let lease = arrivals.iter().filter(|(arrived, _)| *arrived <= at).map(|(_, time)| Seconds(*time)).max();
-                let until = home.runs_until(created, lease, Seconds(at + ahead)).expect("it has a fence");
+                let mut void = Void::default();
+                void.refresh(lease.into_iter().map(|lease| (String::new(), lease)), Seconds(at + ahead));
+                let until = home.runs_until("u", created, lease, &void).expect("it has a fence");
                 prop_assert!(until.0 - ahead + failover / 2 <= may_start, "{until:?} {may_start}");
             }
         }
@@ -117,19 +142,28 @@ mod tests {
 
     #[test]
     fn a_copy_that_arrives_late_never_runs_and_one_without_failover_runs_on() {
-        let (home, now) = (Home { read: Seconds(100), ..Home::default() }, Seconds(2_000_000));
-        assert_eq!(home.runs_until(Seconds(100 + CREATE_SECONDS), None, now), None);
-        let late = home.runs_until(Seconds(101 + CREATE_SECONDS), Some(Seconds(1_000_000)), now);
+        let (home, void) = (Home { read: Seconds(100), ..Home::default() }, Void::default());
+        assert_eq!(home.runs_until("u", Seconds(100 + CREATE_SECONDS), None, &void), None);
+        let late = home.runs_until("u", Seconds(101 + CREATE_SECONDS), Some(Seconds(1_000_000)), &void);
         assert_eq!(late, Some(Seconds(0)));
     }
 
     // SEMANTICS: J19
     #[test]
-    fn a_lease_of_a_clock_that_was_set_back_counts_as_none() {
-        let home = Home { read: Seconds(1_000), fence_after: Some(60), ..Home::default() };
-        let until = |now: i64| home.runs_until(Seconds(1_000), Some(Seconds(1_400)), Seconds(now));
-        assert_eq!(until(1_400), Some(Seconds(1_460)));
-        assert_eq!(until(1_370), Some(Seconds(1_460)));
-        assert_eq!(until(1_369), Some(Seconds(1_060)), "the time of its creation is known");
+    fn a_time_of_a_clock_that_was_set_back_counts_as_none_also_when_the_clock_reaches_it_again() {
+        let home = Home { id: "h".into(), read: Seconds(1_000), fence_after: Some(60), ..Home::default() };
+        let mut void = Void::default();
+        let mut until = |lease: i64, now: i64| {
+            let times = [("h".to_owned(), Seconds(lease)), ("u".to_owned(), home.read)];
+            void.refresh(times.into_iter(), Seconds(now));
+            home.runs_until("u", Seconds(1_000), Some(Seconds(lease)), &void)
+        };
+        assert_eq!(until(1_400, 1_400), Some(Seconds(1_460)));
+        assert_eq!(until(1_400, 1_370), Some(Seconds(1_460)));
+        assert_eq!(until(1_400, 1_369), Some(Seconds(1_060)), "the time of its creation is known");
+        assert_eq!(until(1_400, 1_390), Some(Seconds(1_060)));
+        assert_eq!(until(1_400, 900), Some(Seconds(60)));
+        assert_eq!(until(1_400, 1_500), Some(Seconds(60)));
+        assert_eq!(until(1_490, 1_500), Some(Seconds(1_550)), "a new lease counts");
     }
 }

@@ -10,6 +10,7 @@ use larder_kube::store::Store;
 
 use super::choice::Choice;
 use super::desired::Leases;
+use super::fence::Void;
 use super::objects::{ClusterObject, RemoteJob};
 use crate::jobs::profile::Generations;
 use crate::jobs::queue::{LeftoverPod, Role};
@@ -30,6 +31,8 @@ pub struct Clusters {
     pub links: BTreeMap<String, Link>,
     /// The leases of homes whose jobs are here, by the ids of the homes.
     pub leases: BTreeMap<String, Seconds>,
+    /// Those times in them that do not count.
+    pub void: Void,
     /// The jobs that may run in other clusters.
     pub jobs: Vec<Key>,
     /// What those in other clusters use of the quota here.
@@ -38,6 +41,8 @@ pub struct Clusters {
     pub needs: BTreeMap<Key, Needs>,
     /// Where jobs are to be placed, or why they wait.
     pub choices: BTreeMap<Key, Choice>,
+    /// Since when jobs wait because another home has a job of their name in a cluster.
+    pub collisions: BTreeMap<Key, Millis>,
     /// The jobs, by uid, that this process has decided to take from a cluster. The cluster gets no newer lease before
     /// their copies are gone, even if the decision is not written yet.
     pub leaving: BTreeMap<String, BTreeSet<String>>,
@@ -72,20 +77,25 @@ pub enum Report {
 pub struct Link {
     /// The number of the link, which its reports have.
     pub number: u64,
-    /// The id of this home, which its copies have.
+    /// The id of this home over there, which its copies have: the uid of the Cluster.
     pub home: String,
     pub status: ClusterStatus,
     /// The leases of all homes there.
     pub leases: Leases,
     pub latency_millis: u32,
-    /// The last heartbeat that was read there: the time that the next lease has.
+    /// The last heartbeat that was read there while the copies were known: the time that the next lease has.
     pub read: Option<Seconds>,
     /// When it was read, or when the link was made.
     pub read_at: Millis,
+    /// The last heartbeat that was read there, and when. It counts once the copies are known: a cluster that answers
+    /// but does not list them gets no lease.
+    heard: (Option<Seconds>, Millis),
     /// Why the link is lost.
     pub lost: Option<(ClusterReason, String)>,
     /// The copies there are known.
     pub is_listed: bool,
+    /// It has answered since it was lost last.
+    has_answered: bool,
     pub jobs: BTreeMap<Key, RemoteJob>,
     /// The copies that the cluster refused: the uid of the job, and why.
     pub refused: BTreeMap<Key, (String, String)>,
@@ -94,7 +104,7 @@ pub struct Link {
 impl Link {
     /// A link of this home that begins now.
     pub fn new(number: u64, home: &str, now: Millis) -> Self {
-        Self { number, home: home.to_owned(), read_at: now, ..Self::default() }
+        Self { number, home: home.to_owned(), read_at: now, heard: (None, now), ..Self::default() }
     }
 
     /// Applies a report that arrives now.
@@ -103,11 +113,11 @@ impl Link {
             Report::Beat(status, leases, latency_millis) => {
                 let heartbeat = status.heartbeat.as_ref().map(Seconds::of);
                 // A controller that has stopped leaves an old heartbeat.
-                if heartbeat.is_some() && heartbeat != self.read {
-                    (self.read, self.read_at) = (heartbeat, now);
+                if heartbeat.is_some() && heartbeat != self.heard.0 {
+                    self.heard = (heartbeat, now);
                 }
                 self.leases = Leases { read: heartbeat, of: leases };
-                (self.status, self.latency_millis, self.lost) = (*status, latency_millis, None);
+                (self.status, self.latency_millis, self.has_answered) = (*status, latency_millis, true);
             }
             Report::All(jobs) => {
                 self.jobs = jobs.into_iter().map(|job| (job.meta.key.clone(), job)).collect();
@@ -119,8 +129,14 @@ impl Link {
                 self.jobs.insert(key, *job);
             }
             Report::Gone(key) => _ = self.jobs.remove(&key),
-            Report::Lost(reason, why) => (self.lost, self.is_listed) = (Some((reason, why)), false),
+            Report::Lost(reason, why) => {
+                (self.lost, self.is_listed, self.has_answered) = (Some((reason, why)), false, false);
+            }
             Report::Refused(key, uid, why) => _ = self.refused.insert(key, (uid, why)),
+        }
+        if self.is_listed && self.has_answered {
+            (self.read, self.read_at) = self.heard;
+            self.lost = None;
         }
     }
 
@@ -137,6 +153,11 @@ impl Link {
     /// True if nothing was read there for a while.
     pub fn is_silent(&self, now: Millis) -> bool {
         now - self.read_at > SILENCE_MILLIS
+    }
+
+    /// For how many seconds nothing was read there. A process that has just begun knows of no silence before.
+    pub fn silent_seconds(&self, now: Millis) -> i64 {
+        i64::try_from((now - self.read_at) / 1000).unwrap_or(i64::MAX)
     }
 
     /// The copy of the job with this uid.
@@ -157,11 +178,6 @@ impl Link {
 }
 
 impl Clusters {
-    /// The uid by which other clusters know this one; `None` if it has no Cluster `here`.
-    pub fn home(&self) -> Option<&str> {
-        self.objects.get(&Key::cluster(HERE)).map(|here| here.meta.uid.as_str())
-    }
-
     /// True if a cluster may have a copy of the job with this uid. A cluster whose Cluster was deleted is forgotten.
     pub fn may_have(&self, cluster: &str, job: &Key, uid: &str) -> bool {
         if cluster == HERE || self.objects.get(&Key::cluster(cluster)).is_none() {
@@ -207,5 +223,21 @@ mod tests {
         // What was there before the link was lost is listed again before it counts.
         link.apply(beat(150), Millis(50_000));
         assert!(!link.is_reachable(Millis(50_000)));
+    }
+
+    // SEMANTICS: J19
+    #[test]
+    fn a_cluster_that_answers_but_does_not_list_its_jobs_falls_silent() {
+        let mut link = Link::new(1, "home", Millis(0));
+        link.apply(beat(100), Millis(1_000));
+        link.apply(Report::All(Vec::new()), Millis(2_000));
+        assert_eq!((link.read, link.read_at), (Some(Seconds(100)), Millis(1_000)));
+        for at in 1..=4 {
+            link.apply(Report::Lost(ClusterReason::NoAnswer, "may not list".to_owned()), Millis(at * 10_000));
+            link.apply(beat(100 + i64::try_from(at).unwrap() * 10), Millis(at * 10_000));
+        }
+        assert_eq!((link.read, link.is_silent(Millis(40_000))), (Some(Seconds(100)), true), "no lease is renewed");
+        link.apply(Report::All(Vec::new()), Millis(41_000));
+        assert_eq!((link.read, link.is_reachable(Millis(41_000))), (Some(Seconds(140)), true));
     }
 }

@@ -4,9 +4,8 @@
 //! does the cluster get a lease again. So no lease is renewed for a copy that this home does not know. Requests are
 //! bounded in time, and what the cluster answers is bounded in size and cut to the schema.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -16,7 +15,7 @@ use larder_api::names::{
     FENCE_ANNOTATION, HERE, HOME_GENERATION_ANNOTATION, HOME_JOB_LABEL, HOME_LABEL, HOME_MANAGER, HOME_READ_ANNOTATION,
     KUBECONFIG_KEY, LEASE_ANNOTATION_PREFIX, SYSTEM_NAMESPACE,
 };
-use larder_api::{Cluster, ClusterReason, TrainingJob, TrainingJobSpec};
+use larder_api::{Cluster, ClusterReason, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use larder_kube::api::{
     Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
 };
@@ -48,8 +47,10 @@ const STEP_AGAIN: Duration = Duration::from_secs(20);
 /// The number of steps at the same time, and of those between two beats.
 const STEPS: usize = 16;
 const STEPS_AT_ONCE: usize = 64;
-/// The number of copies of no known job that are kept in memory. They are to be deleted.
-const STRAYS_MAX: usize = 1000;
+/// The most jobs of homes in a cluster of which this home has placed none there. They are to be deleted, or are of other
+/// homes, whose jobs this one may take over. A cluster with more of them is not followed: a copy that is not known might
+/// be started again elsewhere.
+const STRAYS_MAX: usize = 10_000;
 
 /// Why there is no link.
 pub type Lost = (ClusterReason, String);
@@ -93,11 +94,14 @@ impl Connect for Kubeconfigs {
     }
 }
 
-/// The message of an error.
+/// The message of an error: that of its first cause, such as "connection refused".
 fn said(error: Error) -> String {
     match error {
         Error::Api(status) => status.message,
-        error => error.to_string(),
+        error => {
+            let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+            causes.last().map(ToString::to_string).unwrap_or_default()
+        }
     }
 }
 
@@ -115,8 +119,30 @@ pub struct Link {
     pub news: mpsc::Sender<News>,
 }
 
+/// The jobs of homes in a cluster of which this home has placed none there, as far as the link has seen them.
+#[derive(Default)]
+struct Strays(Mutex<BTreeSet<Key>>);
+
+impl Strays {
+    /// Counts a job. Returns false if there are too many.
+    fn add(&self, job: &Key) -> bool {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() <= STRAYS_MAX {
+            seen.insert(job.clone());
+        }
+        seen.len() <= STRAYS_MAX
+    }
+
+    fn are_too_many(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len() > STRAYS_MAX
+    }
+}
+
 /// The steps that were taken, and when.
 type Taken = Vec<(Step, Instant)>;
+
+/// The answer to a step: the change of the copy that it shows, or why the cluster refuses the step.
+type Done = Result<Option<Update<RemoteJob>>, String>;
 
 impl Link {
     /// Keeps the link until nobody wants it any more.
@@ -152,11 +178,15 @@ impl Link {
         // Copies of other homes matter, too: this home takes over those of one that is gone.
         watched.config.label_selector = Some(HOME_LABEL.to_owned());
         let jobs: Api<Unparsed> = Api::all_with(client.clone(), &Kind::TrainingJob.resource());
-        let (known, strays) = (self.desired.clone(), AtomicUsize::new(0));
+        let (known, strays) = (self.desired.clone(), Arc::new(Strays::default()));
+        let seen = Arc::clone(&strays);
         let read = move |object: DynamicObject| {
-            let copy = objects::remote_job(object).ok().flatten()?;
-            let is_known = known.borrow().jobs.contains_key(&copy.meta.key);
-            (is_known || strays.fetch_add(1, Ordering::Relaxed) < STRAYS_MAX).then_some(copy)
+            let copy = objects::remote_job(object)?;
+            if known.borrow().jobs.contains_key(&copy.meta.key) {
+                return Some(copy);
+            }
+            // Nothing but its home and its age matters.
+            seen.add(&copy.meta.key).then(|| RemoteJob { status: TrainingJobStatus::default(), ..copy })
         };
         let listening = listen(jobs, watched, read, refusal, |update| update, sender);
         let mut listening = std::pin::pin!(listening);
@@ -187,14 +217,14 @@ impl Link {
                 }
                 () = tokio::task::yield_now(), if has_more => {}
             }
-            has_more = match &there {
-                Some(there) => self.step(&client, there, &leases, &mut taken).await,
-                None => false,
-            };
+            if strays.are_too_many() {
+                return Err(no_answer(&format!("it has more than {STRAYS_MAX} TrainingJobs of other homes")));
+            }
+            has_more = self.step(&client, &mut there, &leases, &mut taken).await;
         }
     }
 
-    /// Applies what the watch reports, and passes it on.
+    /// Applies what the watch reports, or an answer, and passes it on.
     async fn take(&self, update: Update<RemoteJob>, there: &mut Option<BTreeMap<Key, RemoteJob>>) -> bool {
         let report = match update {
             Update::All(all) => {
@@ -255,14 +285,15 @@ impl Link {
     async fn step(
         &self,
         client: &Client,
-        there: &BTreeMap<Key, RemoteJob>,
+        there: &mut Option<BTreeMap<Key, RemoteJob>>,
         leases: &Leases,
         taken: &mut Taken,
     ) -> bool {
+        let Some(known) = &*there else { return false };
         let now = Instant::now();
         taken.retain(|(_, at)| now - *at < STEP_AGAIN);
         let desired = self.desired.borrow().clone();
-        let mut due: Vec<Step> = desired.steps(there, leases);
+        let mut due: Vec<Step> = desired.steps(known, leases);
         due.retain(|step| !taken.iter().any(|(before, _)| before == step));
         let has_more = due.len() > STEPS_AT_ONCE;
         due.truncate(STEPS_AT_ONCE);
@@ -271,22 +302,28 @@ impl Link {
             let done = tokio::time::timeout(REQUEST, self.take_step(client, of, &step)).await;
             (step, done.unwrap_or_else(|_| Err("it did not answer within 10 s".to_owned())))
         });
-        let all: Vec<(Step, Result<(), String>)> = futures::stream::iter(each).buffer_unordered(STEPS).collect().await;
+        let all: Vec<(Step, Done)> = futures::stream::iter(each).buffer_unordered(STEPS).collect().await;
         for (step, done) in all {
-            if let Err(why) = done {
-                let key = step.key();
-                warn!(cluster = self.name, job = %key, why, "a cluster refuses a job");
-                let uid = desired.jobs.get(key).map(|wanted| wanted.uid.clone()).unwrap_or_default();
-                if !self.report(Report::Refused(key.clone(), uid, why)).await {
-                    return false;
+            let is_wanted = match done {
+                Ok(None) => true,
+                // A watch that hangs does not report it, and no lease may be renewed for a copy that is not known.
+                Ok(Some(update)) => self.take(update, there).await,
+                Err(why) => {
+                    let key = step.key();
+                    warn!(cluster = self.name, job = %key, why, "a cluster refuses a job");
+                    let uid = desired.jobs.get(key).map(|wanted| wanted.uid.clone()).unwrap_or_default();
+                    self.report(Report::Refused(key.clone(), uid, why)).await
                 }
+            };
+            if !is_wanted {
+                return false;
             }
         }
         taken.extend(due.into_iter().map(|step| (step, now)));
         has_more
     }
 
-    async fn take_step(&self, client: &Client, desired: &Desired, step: &Step) -> Result<(), String> {
+    async fn take_step(&self, client: &Client, desired: &Desired, step: &Step) -> Done {
         let key = step.key();
         let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), &key.namespace);
         if let Step::Delete(key, uid) = step {
@@ -296,30 +333,32 @@ impl Link {
                 ..DeleteParams::default()
             };
             return match jobs.delete(&key.name, &params).await {
-                Ok(_) => Ok(()),
-                Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
+                Ok(_) => Ok(None),
+                Err(Error::Api(status)) if status.code == 404 => Ok(Some(Update::Gone(key.clone(), 0))),
+                Err(Error::Api(status)) if status.code == 409 => Ok(None),
                 Err(error) => Err(said(error)),
             };
         }
         let own: Api<TrainingJob> = Api::namespaced(self.home.clone(), &key.namespace);
-        let Some(wanted) = desired.jobs.get(key) else { return Ok(()) };
+        let Some(wanted) = desired.jobs.get(key) else { return Ok(None) };
         let own = match own.get(&key.name).await {
             Ok(own) if own.metadata.uid.as_deref() == Some(wanted.uid.as_str()) => own,
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(None),
             Err(error) => return Err(format!("the job cannot be read here: {}", said(error))),
         };
         let copy = copy_of(own, desired, wanted);
         let by_home = PostParams { field_manager: Some(HOME_MANAGER.to_owned()), ..PostParams::default() };
         if let Step::Create(_) = step {
-            return match jobs.create(&by_home, &copy).await {
-                Ok(_) => Ok(()),
+            let there = match jobs.create(&by_home, &copy).await {
+                Ok(created) => created,
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" => {
-                    let there = jobs.get(&key.name).await.map_err(said)?;
-                    let is_ours = label(&there, HOME_LABEL) == Some(desired.home.as_str());
-                    is_ours.then_some(()).ok_or_else(|| "it has another TrainingJob of that name".to_owned())
+                    jobs.get(&key.name).await.map_err(said)?
                 }
-                Err(error) => Err(said(error)),
+                Err(error) => return Err(said(error)),
             };
+            let copy = objects::created(&there).filter(|copy| copy.home.id == desired.home);
+            let copy = copy.ok_or("it has another TrainingJob of that name")?;
+            return Ok(Some(Update::Changed(copy)));
         }
         let mut there = jobs.get(&key.name).await.map_err(said)?;
         if let Step::Adopt(_, version) = step {
@@ -330,18 +369,22 @@ impl Link {
             labels.extend(copy.metadata.labels.unwrap_or_default());
             let annotations = there.metadata.annotations.get_or_insert_default();
             annotations.insert(HOME_GENERATION_ANNOTATION.to_owned(), "0".to_owned());
+            // This home may give the copy up after another time than the last one.
+            annotations.remove(FENCE_ANNOTATION);
+            let fence = copy.metadata.annotations.and_then(|mut all| all.remove_entry(FENCE_ANNOTATION));
+            annotations.extend(fence);
         } else if label(&there, HOME_JOB_LABEL) == Some(wanted.uid.as_str()) {
             follow(&mut there.spec, copy.spec);
             let generation = copy.metadata.annotations.and_then(|mut all| all.remove(HOME_GENERATION_ANNOTATION));
             let annotations = there.metadata.annotations.get_or_insert_default();
             annotations.insert(HOME_GENERATION_ANNOTATION.to_owned(), generation.unwrap_or_default());
         } else {
-            return Ok(());
+            return Ok(None);
         }
         match jobs.replace(&key.name, &by_home, &there).await {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(None),
             // It has changed meanwhile, and the next step sees that.
-            Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
+            Err(Error::Api(status)) if [404, 409].contains(&status.code) => Ok(None),
             Err(error) => Err(said(error)),
         }
     }
@@ -361,9 +404,10 @@ fn follow(there: &mut TrainingJobSpec, own: TrainingJobSpec) {
     for role in &mut there.roles {
         if let Some(own) = own.roles.iter().find(|own| own.name == role.name) {
             (role.replicas, role.min, role.max) = (own.replicas, own.min, own.max);
+            role.starts_after.clone_from(&own.starts_after);
         }
     }
-    (there.suspend, there.restart) = (own.suspend, own.restart);
+    (there.suspend, there.restart, there.priority) = (own.suspend, own.restart, own.priority);
     (there.active_deadline, there.keep_pods) = (own.active_deadline, own.keep_pods);
 }
 
@@ -389,4 +433,43 @@ fn copy_of(own: TrainingJob, desired: &Desired, wanted: &Wanted) -> TrainingJob 
     let numbers = numbers.into_iter().filter_map(|(key, number)| Some((key.to_owned(), number?.to_string())));
     copy.metadata.annotations = Some(numbers.collect());
     copy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_of_a_job_that_can_change_is_followed() {
+        let spec = |fields: serde_json::Value| {
+            let mut spec = json!({"type": "single", "roles": [{"name": "worker", "replicas": 1, "template": {}}]});
+            spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            serde_json::from_value::<TrainingJobSpec>(spec).unwrap()
+        };
+        let role = json!({"name": "worker", "replicas": 3, "min": 2, "max": 4, "startsAfter": [{"role": "master"}],
+            "template": {}});
+        let own = spec(json!({"priority": "high", "suspend": true, "restart": {"maxCrashes": 3},
+            "activeDeadline": "1h", "keepPods": "all", "roles": [role]}));
+        let mut there = spec(json!({}));
+        follow(&mut there, own.clone());
+        assert_eq!(there, own);
+    }
+
+    #[test]
+    fn the_message_of_an_error_is_that_of_its_first_cause() {
+        assert_eq!(said(Error::Service(std::io::Error::other("connection refused").into())), "connection refused");
+    }
+
+    // SEMANTICS: J21
+    #[test]
+    fn jobs_of_other_homes_count_once_each_however_often_they_change() {
+        let (strays, job) = (Strays::default(), |at: usize| Key::new("team-a", &format!("job-{at}")));
+        for _ in 0..3 {
+            assert!((0..STRAYS_MAX).all(|at| strays.add(&job(at))), "they may have to be taken over");
+        }
+        assert!(!strays.are_too_many());
+        assert!(!strays.add(&job(STRAYS_MAX)) && strays.are_too_many());
+        assert!(!strays.add(&job(STRAYS_MAX + 1)));
+        assert_eq!(strays.0.lock().unwrap().len(), STRAYS_MAX + 1, "no memory for more");
+    }
 }

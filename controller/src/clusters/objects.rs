@@ -7,7 +7,7 @@ use larder_api::names::{
     FENCE_ANNOTATION, HOME_GENERATION_ANNOTATION, HOME_JOB_LABEL, HOME_LABEL, HOME_READ_ANNOTATION,
     LEASE_ANNOTATION_PREFIX,
 };
-use larder_api::{Cluster, TrainingJobStatus};
+use larder_api::{Cluster, TrainingJob, TrainingJobStatus};
 use larder_kube::Resource;
 use larder_kube::api::DynamicObject;
 use larder_kube::fields::{Parts, annotation, label, meta, whole};
@@ -72,7 +72,7 @@ pub(crate) fn cluster(object: DynamicObject) -> Result<Option<ClusterObject>, Er
 }
 
 /// The home of a TrainingJob; `None` for a job of this cluster.
-pub(crate) fn home(object: &DynamicObject) -> Option<Home> {
+pub(crate) fn home(object: &impl Resource) -> Option<Home> {
     let number = |key: &str| annotation(object, key).and_then(|text| text.parse::<i64>().ok());
     Some(Home {
         id: label(object, HOME_LABEL)?.to_owned(),
@@ -93,18 +93,25 @@ pub struct RemoteJob {
     pub status: TrainingJobStatus,
 }
 
+/// A copy that was created a moment ago; `None` for a job without a home.
+pub(crate) fn created(object: &TrainingJob) -> Option<RemoteJob> {
+    let generation = object.metadata.generation.unwrap_or_default();
+    Some(RemoteJob { meta: meta(object), home: home(object)?, generation, ..RemoteJob::default() })
+}
+
 /// The most characters of a text in the status of a copy.
 const TEXT_MAX: usize = 1000;
 /// The most conditions of a copy.
 const CONDITIONS_MAX: usize = 16;
 
 /// Reads a copy; `None` for a job without a home. Its status is cut to the form that this cluster's schema accepts:
-/// another cluster may have written anything.
-pub(crate) fn remote_job(object: DynamicObject) -> Result<Option<RemoteJob>, Error> {
-    let Some(home) = home(&object) else { return Ok(None) };
+/// another cluster may have written anything. One that cannot be read counts as none, and the copy is known all the
+/// same.
+pub(crate) fn remote_job(object: DynamicObject) -> Option<RemoteJob> {
+    let home = home(&object)?;
     let meta = meta(&object);
     let generation = object.metadata.generation.unwrap_or_default();
-    let mut status = Parts::<IgnoredAny, TrainingJobStatus>::read(object.data)?.status.unwrap_or_default();
+    let mut status = Parts::<IgnoredAny, TrainingJobStatus>::read_leniently(object.data).status.unwrap_or_default();
     (status.record, status.placement, status.sweep) = (None, None, None);
     let cut = |text: &mut String| *text = text.chars().take(TEXT_MAX).collect();
     status.waiting_for.iter_mut().chain(&mut status.result).for_each(cut);
@@ -117,7 +124,7 @@ pub(crate) fn remote_job(object: DynamicObject) -> Result<Option<RemoteJob>, Err
     if let Some(shown) = &mut status.shown {
         [&mut shown.ready, &mut shown.data, &mut shown.why].into_iter().for_each(cut);
     }
-    Ok(Some(RemoteJob { meta, home, generation, status }))
+    Some(RemoteJob { meta, home, generation, status })
 }
 
 #[cfg(test)]
@@ -146,13 +153,24 @@ mod tests {
             "status": {"phase": "Running", "record": "{}", "placement": {"cluster": "other"},
                 "waitingFor": "y".repeat(9_000), "result": "7".repeat(9_000), "conditions": vec![condition; 100]},
         });
-        let copy = remote_job(serde_json::from_value(object).unwrap()).unwrap().unwrap();
+        let copy = remote_job(serde_json::from_value(object).unwrap()).unwrap();
         assert_eq!((copy.home.job.as_str(), copy.home.generation, copy.home.fence_after), ("u", 3, Some(60)));
         let status = copy.status;
         assert_eq!((status.record, status.placement, status.conditions.len()), (None, None, CONDITIONS_MAX));
         assert_eq!(status.conditions[0].message.len(), TEXT_MAX);
         assert_eq!(status.waiting_for.map(|text| text.len()), Some(TEXT_MAX));
         assert_eq!(status.result.map(|text| text.len()), Some(TEXT_MAX));
-        assert_eq!(remote_job(serde_json::from_value(json!({"metadata": {"name": "own"}})).unwrap()).unwrap(), None);
+        assert_eq!(remote_job(serde_json::from_value(json!({"metadata": {"name": "own"}})).unwrap()), None);
+    }
+
+    // SEMANTICS: J20
+    #[test]
+    fn a_copy_with_a_status_that_cannot_be_read_is_known_all_the_same() {
+        let object = json!({
+            "metadata": {"name": "train", "labels": {"larder.dev/home": "h", "larder.dev/home-job": "u"}},
+            "status": {"phase": "OfALaterVersion", "conditions": "none"},
+        });
+        let copy = remote_job(serde_json::from_value(object).unwrap()).unwrap();
+        assert_eq!((copy.home.job.as_str(), copy.status), ("u", TrainingJobStatus::default()));
     }
 }

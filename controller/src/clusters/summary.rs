@@ -1,6 +1,6 @@
 //! The description of this cluster, from which other clusters choose it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use larder_api::cluster::{
     ClusterStatus, DATASETS_MAX, GpuRoom, HeldDataset, QUEUES_MAX, QueueRoom, Room, SHAPES_MAX, Shape,
@@ -36,7 +36,7 @@ pub fn summary(view: &ClusterView<'_>) -> ClusterStatus {
         for (resource, amount) in room.allocatable.iter().filter(|(resource, _)| is_gpu(resource)) {
             let model = room.node.labels.get(MODEL_LABEL).cloned().unwrap_or_else(|| resource.to_owned());
             let (all, unused) = models.entry(model).or_default();
-            (*all, *unused) = (*all + amount, *unused + here.get(resource));
+            (*all, *unused) = (all.saturating_add(amount), unused.saturating_add(here.get(resource)));
         }
         allocatable.add(&room.allocatable, 1);
         free.add(&here, 1);
@@ -81,7 +81,7 @@ fn shapes(nodes: &[Amounts]) -> Vec<Shape> {
     }
     let mut groups: Vec<(Vec<(String, u64)>, u32)> = groups.into_iter().collect();
     let of = |free: &[(String, u64)], is_one: fn(&str) -> bool| -> u64 {
-        free.iter().filter(|(resource, _)| is_one(resource)).map(|(_, amount)| *amount).sum()
+        free.iter().filter(|(resource, _)| is_one(resource)).map(|(_, amount)| *amount).fold(0, u64::saturating_add)
     };
     groups.sort_by_key(|(free, _)| std::cmp::Reverse((of(free, is_gpu), of(free, |resource| resource == "cpu"))));
     groups.truncate(SHAPES_MAX);
@@ -123,17 +123,19 @@ fn queues(view: &ClusterView<'_>) -> Vec<QueueRoom> {
 }
 
 fn datasets(view: &ClusterView<'_>) -> Vec<HeldDataset> {
+    // By snapshot and owner: the bytes on all nodes, and the most on one.
+    let mut on_nodes: HashMap<(&str, &str), (u64, u64)> = HashMap::new();
+    for here in view.caches.iter().filter_map(|cache| cache.status.as_ref()).flat_map(|status| &status.snapshots) {
+        let (all, most) = on_nodes.entry((&*here.snapshot, &*here.owner)).or_default();
+        (*all, *most) = (all.saturating_add(here.bytes), here.bytes.max(*most));
+    }
     let held = view.datasets.iter().filter_map(|object| {
         let key = &object.meta.key;
-        let (snapshot, owner, bytes) = (view.snapshot(key)?, object.cache_owner(), view.bytes(key));
-        let on_nodes = view.caches.iter().filter_map(|cache| cache.status.as_ref());
-        let on_nodes = on_nodes.map(|status| {
-            status.snapshots.iter().filter(|here| here.is_of(snapshot, owner)).map(|here| here.bytes).sum::<u64>()
-        });
+        let (snapshot, bytes) = (view.snapshot(key)?, view.bytes(key));
+        let (all, most) = on_nodes.get(&(snapshot, object.cache_owner())).copied().unwrap_or_default();
         // Nodes that share their caches hold parts, and others hold copies.
         let shares = object.dataset.spec.cache.placement.as_deref().is_some_and(|placement| placement != "local");
-        let held_bytes = if shares { on_nodes.fold(0, u64::saturating_add) } else { on_nodes.max().unwrap_or(0) };
-        let held_bytes = held_bytes.min(bytes);
+        let held_bytes = bytes.min(if shares { all } else { most });
         let percent = (u128::from(held_bytes) * 100).checked_div(u128::from(bytes)).unwrap_or(100);
         let percent = u32::try_from(percent).unwrap_or(100);
         Some(HeldDataset { name: key.to_string(), bytes, held_bytes, percent })
@@ -194,5 +196,8 @@ mod tests {
         let cpus = |shape: &Shape| u64::from(shape.nodes) * amounts(&shape.free).get("cpu");
         let (rounded, real): (u64, u64) = (few.iter().map(cpus).sum(), many.iter().map(|free| free.get("cpu")).sum());
         assert!(rounded <= real && 2 * rounded >= real, "{rounded} {real}");
+        // A node may claim anything.
+        let huge: Amounts = ["nvidia.com/gpu", "amd.com/gpu"].map(|gpu| (gpu, u64::MAX)).into_iter().collect();
+        assert_eq!(shapes(&[huge]).len(), 1);
     }
 }

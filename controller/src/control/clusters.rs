@@ -19,11 +19,8 @@ const HEARTBEAT_MILLIS: u64 = 10_000;
 impl Control {
     /// Starts a link to each Cluster, and ends those of Clusters that are gone or have changed.
     pub(super) fn follow_clusters(&mut self, now: Millis) {
-        let clusters = &self.state.clusters;
-        // Without an id, this cluster is nobody's home.
-        let objects = clusters.home().into_iter().flat_map(|home| clusters.objects.iter().map(move |to| (home, to)));
-        let others = objects.filter(|(_, to)| to.meta.key.name != HERE).filter_map(|(home, to)| {
-            let target = Target { home: home.to_owned(), uid: to.meta.uid.clone(), secret: to.secret.clone()? };
+        let others = self.state.clusters.objects.iter().filter(|to| to.meta.key.name != HERE).filter_map(|to| {
+            let target = Target { uid: to.meta.uid.clone(), secret: to.secret.clone()? };
             Some((to.meta.key.name.clone(), target))
         });
         let wanted: BTreeMap<String, Target> = others.collect();
@@ -31,7 +28,8 @@ impl Control {
         self.state.clusters.links.retain(|name, _| self.links.has(name));
         for (name, target) in wanted {
             if !self.links.has(&name) {
-                let home = target.home.clone();
+                // Two Clusters that reach the same cluster are two homes, and neither touches the copies of the other.
+                let home = target.uid.clone();
                 let number = self.links.start(&name, target);
                 self.state.clusters.links.insert(name.clone(), Link::new(number, &home, now));
             }

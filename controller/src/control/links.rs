@@ -24,9 +24,7 @@ pub(super) struct Links {
 /// A link is made anew if any of this changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    /// The id of this home.
-    pub(super) home: String,
-    /// The uid of the Cluster.
+    /// The uid of the Cluster, by which the cluster knows this home.
     pub(super) uid: String,
     pub(super) secret: String,
 }

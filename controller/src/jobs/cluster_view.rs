@@ -6,6 +6,7 @@ use larder_api::names::{DatasetKey, OUT_OF_SERVICE_TAINT};
 use larder_api::settings::Flavor;
 use larder_api::training_job::checked::CheckedJob;
 
+use crate::clusters::fence::Void;
 use crate::jobs::index::Jobs;
 use crate::jobs::machine::loss::is_lost;
 use crate::jobs::machine::{NodeHealth, Pod, PodId};
@@ -46,6 +47,8 @@ pub struct ClusterView<'a> {
     pub flavors: &'a [Flavor],
     /// The leases of other clusters whose jobs are here, by their ids.
     pub leases: &'a BTreeMap<String, Seconds>,
+    /// The times that do not count in them.
+    pub void: &'a Void,
     /// The quota that jobs in other clusters use.
     pub elsewhere: &'a [LeftoverPod],
 }
@@ -120,7 +123,8 @@ impl<'a> ClusterView<'a> {
     /// Until when a job that another cluster has placed here may have pods; `None`: without limit.
     pub fn runs_until(&self, object: &JobObject) -> Option<Seconds> {
         let home = object.home.as_ref()?;
-        home.runs_until(Seconds(object.meta.created), self.leases.get(&home.id).copied(), self.now)
+        let lease = self.leases.get(&home.id).copied();
+        home.runs_until(&object.meta.uid, Seconds(object.meta.created), lease, self.void)
     }
 
     /// True if the job is a trial of a sweep, which deletes it.

@@ -54,6 +54,12 @@ impl JobObject {
         !self.is_of_others && !self.is_of_newer && (is_spread || self.is_finalized())
     }
 
+    /// How long its cluster may not answer before the job starts in another one, in seconds; `None`: it stays.
+    pub fn failover(&self) -> Option<i64> {
+        let failover = self.job.as_ref().ok()?.failover?;
+        Some(i64::try_from(failover.as_secs()).unwrap_or(i64::MAX))
+    }
+
     /// True if the job is to run in this cluster and no other.
     fn is_here(&self) -> bool {
         !self.is_spread() || self.status.placement.as_ref().is_some_and(|placement| placement.cluster == HERE)

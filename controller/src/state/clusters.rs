@@ -42,8 +42,8 @@ use serde_json::Error;
 /// The pods of a job that started so many seconds before a description of the cluster was written are in it.
 const DESCRIBED_SECONDS: i64 = 5;
 
-/// How long a new job waits for the end of another home that has a job of its name.
-const COLLISION_SECONDS: i64 = GONE_SECONDS + 120;
+/// How long a job waits for the end of another home that has a job of its name.
+const COLLISION_MILLIS: u64 = (GONE_SECONDS.unsigned_abs() + 120) * 1_000;
 
 impl Watched for ClusterObject {
     kept!(clusters.objects, objects::cluster);
@@ -99,10 +99,16 @@ impl State {
 
     /// Finds the jobs that may run in other clusters, and the quota that they use there.
     pub(super) fn count_elsewhere(&mut self, now: Seconds) {
+        let leases = self.clusters.leases.iter().map(|(home, lease)| (home.clone(), *lease));
+        let read = |object: &JobObject| Some((object.meta.uid.clone(), object.home.as_ref()?.read));
+        self.clusters.void.refresh(leases.chain(self.jobs.jobs.iter().filter_map(read)), now);
         let spread = self.jobs.jobs.iter().filter(|object| object.is_spread());
         self.clusters.jobs = spread.map(|object| object.meta.key.clone()).collect();
         let known: BTreeSet<&Key> = self.clusters.jobs.iter().collect();
         self.clusters.needs.retain(|key, _| known.contains(key));
+        for link in self.clusters.links.values_mut() {
+            link.refused.retain(|key, _| known.contains(key));
+        }
         for key in self.clusters.jobs.clone() {
             if let Some(needs) = self.needs(&key, now) {
                 self.clusters.needs.insert(key, needs);
@@ -143,16 +149,12 @@ impl State {
     /// Chooses clusters for the jobs that have none, and schedules the work about each job.
     pub(super) fn choose_clusters(&mut self, now: Seconds, work: &mut Vec<Work>) {
         self.forget_leaving();
+        self.find_collisions();
         let mut choices = BTreeMap::new();
-        let is_waiting = |object: &&JobObject| {
-            let is_placed = object.status.placement.as_ref().is_some_and(|placement| !placement.cluster.is_empty());
-            let may_start = object.job.as_ref().is_ok_and(|job| !job.suspend);
-            !is_placed && may_start && !object.meta.deleting && !is_ended(object)
-        };
         let view = self.cluster_view(now);
         let mut waiting: Vec<(i32, &JobObject, &CheckedJob)> = self
             .spread()
-            .filter(is_waiting)
+            .filter(|object| is_waiting(object))
             .filter_map(|object| Some((object, object.job.as_ref().ok()?)))
             .map(|(object, job)| (view.priority(job), object, job))
             .collect();
@@ -248,10 +250,18 @@ impl State {
         }
         let mut excluded: BTreeSet<String> =
             object.status.placement.iter().flat_map(|placement| &placement.left).cloned().collect();
+        // The API of a cluster may answer although its controller has stopped, so the copy there can be deleted first.
+        // Otherwise its lease must be old: an earlier process may have decided that the job leaves the cluster, and this
+        // one may have renewed the lease before that was written.
+        let failover = object.failover().unwrap_or(0);
+        let may_run = |link: &Link| link.has_listed() || link.silent_seconds(millis) <= failover;
+        if let Some(name) = excluded.iter().find(|name| self.clusters.links.get(*name).is_some_and(may_run)) {
+            return wait(JobReason::NoCluster, format!("its copy in cluster {name} may still have pods"));
+        }
         let listed = self.clusters.links.iter().filter(|(_, link)| link.has_listed());
         for (name, link) in listed.filter(|(name, _)| job.clusters.allow(name)) {
-            // Its API may answer although its controller has stopped, so the earlier copy can be deleted first.
-            if excluded.contains(name) {
+            // Such as that of a job whose status was lost: this home is restored from a backup.
+            if link.job(key, &object.meta.uid).is_some() {
                 return wait(JobReason::NoCluster, format!("its copy in cluster {name} is being deleted"));
             }
             // A copy of another home that is gone is taken over, and no other is started beside it.
@@ -261,7 +271,7 @@ impl State {
                 return Choice::Place { cluster: name.clone(), terms: Vec::new() };
             }
             // The other home is there, and its job has the name by chance. Or the cluster lies.
-            if now - Seconds(object.meta.created) > COLLISION_SECONDS {
+            if self.clusters.collisions.get(key).is_some_and(|since| millis - *since > COLLISION_MILLIS) {
                 excluded.insert(name.clone());
                 continue;
             }
@@ -325,13 +335,31 @@ impl State {
         self.clusters.leaving = leaving;
     }
 
+    /// Finds the jobs that wait while another home has one of their name, and since when: not since their creation, as
+    /// they may have been suspended, in a home that stands by.
+    fn find_collisions(&mut self) {
+        let mut before = std::mem::take(&mut self.clusters.collisions);
+        let collides = |object: &&JobObject| {
+            let Ok(job) = &object.job else { return false };
+            let mut links = self.clusters.links.iter().filter(|(name, _)| job.clusters.allow(name));
+            is_waiting(object)
+                && links.any(|(_, link)| link.has_listed() && link.other_home(&object.meta.key).is_some())
+        };
+        let now = self.clusters.now;
+        let since = |object: &JobObject| {
+            let key = object.meta.key.clone();
+            let since = before.remove(&key).unwrap_or(now);
+            (key, since)
+        };
+        self.clusters.collisions = self.spread().filter(collides).map(since).collect();
+    }
+
     /// The state that a cluster should have, by what is written here.
     pub fn desired(&self, cluster: &str) -> Desired {
-        let Some(home) = self.clusters.home().filter(|_| self.jobs.presence.is_there()) else {
+        let Some(link) = self.clusters.links.get(cluster).filter(|_| self.jobs.presence.is_there()) else {
             return Desired::default();
         };
-        let link = self.clusters.links.get(cluster);
-        let is_reachable = link.is_some_and(|link| link.is_reachable(self.clusters.now));
+        let is_reachable = link.is_reachable(self.clusters.now);
         let wanted = |object: &JobObject| {
             let placement = object.status.placement.as_ref()?;
             let uid = object.meta.uid.clone();
@@ -343,22 +371,18 @@ impl State {
             if !is_kept && !has_left && placement.cluster != cluster {
                 return None;
             }
-            let failover = object.job.as_ref().ok().and_then(|job| job.failover);
-            let seconds = failover.map(|failover| i64::try_from(failover.as_secs()).unwrap_or(i64::MAX));
             let wanted = Wanted {
                 uid,
                 generation: object.generation,
-                fence_after: seconds.map(fence_after),
+                fence_after: object.failover().map(fence_after),
                 is_kept,
                 may_begin: is_reachable && !is_ended(object),
             };
             Some((object.meta.key.clone(), wanted))
         };
-        Desired {
-            home: home.to_owned(),
-            read: link.and_then(|link| link.read),
-            jobs: self.spread().filter_map(wanted).collect(),
-        }
+        // All of them, and not those of the last round: a copy of a job that is missing here would be deleted.
+        let spread = self.jobs.jobs.iter().filter(|object| object.is_spread());
+        Desired { home: link.home.clone(), read: link.read, jobs: spread.filter_map(wanted).collect() }
     }
 
     /// The writes that bring the status of a Cluster up to date.
@@ -402,10 +426,6 @@ impl State {
         if name == HERE {
             return Some((ClusterReason::IsHere, String::new()));
         }
-        if self.clusters.home().is_none() {
-            let why = "this cluster has no Cluster `here`: run `larder cluster join` here";
-            return Some((ClusterReason::HomeMissing, why.to_owned()));
-        }
         let link = link?;
         if link.is_reachable(self.clusters.now) {
             return Some((ClusterReason::Answers, String::new()));
@@ -434,6 +454,13 @@ fn is_in(object: &JobObject, cluster: &str) -> bool {
 /// True if a job is in another cluster.
 fn is_away(object: &JobObject) -> bool {
     object.status.placement.as_ref().is_some_and(|placement| !["", HERE].contains(&placement.cluster.as_str()))
+}
+
+/// True if a cluster is to be chosen for a job.
+fn is_waiting(object: &JobObject) -> bool {
+    let is_placed = object.status.placement.as_ref().is_some_and(|placement| !placement.cluster.is_empty());
+    let may_start = object.job.as_ref().is_ok_and(|job| !job.suspend);
+    !is_placed && may_start && !object.meta.deleting && !is_ended(object)
 }
 
 fn is_ended(object: &JobObject) -> bool {

@@ -252,6 +252,7 @@ impl State {
             kueue: &self.kueue,
             flavors: self.flavors(),
             leases: &self.clusters.leases,
+            void: &self.clusters.void,
             elsewhere: &self.clusters.counted,
         }
     }

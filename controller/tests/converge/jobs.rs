@@ -23,7 +23,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::World;
-use super::api::{Api, serve_jobs};
+use super::api::{Api, serve_jobs, serve_kueue};
 
 /// Built-in types.
 const TYPES: [&str; 5] = [
@@ -175,11 +175,18 @@ async fn without_definitions_or_rights_nothing_is_missed_and_both_may_come_later
 #[tokio::test(start_paused = true)]
 async fn a_job_of_another_controller_is_left_alone() {
     let mut world = World::with_jobs(2);
-    let mut managed = job("managed", "single", &[("worker", 1)]);
-    managed["spec"]["managedBy"] = "example.org/other".into();
-    world.api.put("trainingjobs", managed);
+    serve_kueue(&world.api, true);
+    for (name, by) in [("managed", "example.org/other"), ("moved", "kueue.x-k8s.io/multikueue")] {
+        let mut managed = job(name, "single", &[("worker", 1)]);
+        managed["spec"]["managedBy"] = by.into();
+        managed["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "team"});
+        managed["status"] = json!({"phase": "Running", "waitingFor": "as the other controller says"});
+        world.api.put("trainingjobs", managed);
+    }
+    let before = world.api.list("trainingjobs");
     world.start();
     world.rest().await;
     assert_eq!(pods(&world.api), [""; 0]);
-    assert!(world.api.list("trainingjobs").iter().all(|job| job["status"].is_null()));
+    assert!(world.api.list("workloads").is_empty());
+    assert_eq!(world.api.list("trainingjobs"), before);
 }

@@ -48,8 +48,6 @@ reasons! {
         KubeconfigRefused of Reachable,
         /// The cluster has no Cluster `here`, so its controller describes nothing.
         NotJoined of Reachable,
-        /// This cluster has no Cluster `here`, so other clusters cannot know whose jobs they run.
-        HomeMissing of Reachable,
     }
 }
 
@@ -240,14 +238,19 @@ impl ClusterStatus {
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let is_short = |name: &str| name.len() <= 320;
+        let are_short = |amounts: &BTreeMap<String, Quantity>| {
+            amounts.iter().all(|(name, amount)| is_short(name) && is_short(&amount.0))
+        };
         self.shapes.truncate(SHAPES_MAX);
         self.queues.truncate(QUEUES_MAX);
         self.datasets.truncate(DATASETS_MAX);
         self.gpus.truncate(64);
-        self.resources = self.resources.into_iter().filter(|(name, _)| is_short(name)).take(64).collect();
+        let is_room =
+            |(name, room): &(String, Room)| is_short(name) && is_short(&room.allocatable.0) && is_short(&room.free.0);
+        self.resources = self.resources.into_iter().filter(is_room).take(64).collect();
         self.gpus.retain(|gpus| is_short(&gpus.model));
-        self.queues.retain(|queue| is_short(&queue.name) && queue.free.len() <= 32);
-        self.shapes.retain(|shape| shape.free.len() <= 64);
+        self.queues.retain(|queue| is_short(&queue.name) && queue.free.len() <= 32 && are_short(&queue.free));
+        self.shapes.retain(|shape| shape.free.len() <= 64 && are_short(&shape.free));
         self.datasets.retain(|dataset| is_short(&dataset.name));
         let cut = |text: String| text.chars().take(64).collect::<String>();
         self.shown = self.shown.map(cut);
@@ -274,5 +277,8 @@ mod tests {
         let bounded = lie.bounded();
         assert_eq!((bounded.datasets.len(), bounded.shapes.len(), bounded.queues.len()), (DATASETS_MAX, SHAPES_MAX, 0));
         assert_eq!(bounded.shown.map(|shown| shown.len()), Some(64));
+        let long = BTreeMap::from([("cpu".to_owned(), Quantity("1".repeat(9_000)))]);
+        let lie = ClusterStatus { shapes: vec![Shape { nodes: 1, free: long }], ..ClusterStatus::default() };
+        assert_eq!(lie.bounded().shapes, []);
     }
 }

@@ -110,7 +110,7 @@ pub const HERE: &str = "here";
 pub const ANY_CLUSTER: &str = "any";
 /// The key in a Cluster's Secret: the kubeconfig.
 pub const KUBECONFIG_KEY: &str = "kubeconfig";
-/// On a TrainingJob that another cluster has placed in this one: the home, by the uid of its Cluster [`HERE`].
+/// On a TrainingJob that another cluster has placed in this one: the home, by the uid of its Cluster for this one.
 pub const HOME_LABEL: &str = "larder.dev/home";
 /// Beside [`HOME_LABEL`]: the uid of the TrainingJob at its home.
 pub const HOME_JOB_LABEL: &str = "larder.dev/home-job";
@@ -121,8 +121,8 @@ pub const HOME_GENERATION_ANNOTATION: &str = "larder.dev/home-generation";
 pub const HOME_READ_ANNOTATION: &str = "larder.dev/home-read";
 /// Beside [`HOME_LABEL`]: the job has no pods while its home's lease is older than this many seconds.
 pub const FENCE_ANNOTATION: &str = "larder.dev/fence-after";
-/// The prefix of the leases of homes, which are annotations of the Cluster [`HERE`]. The uid of the home follows. The
-/// value is a time that the home has read from this cluster.
+/// The prefix of the leases of homes, which are annotations of the Cluster [`HERE`]. The id in [`HOME_LABEL`]
+/// follows. The value is a time that the home has read from this cluster.
 pub const LEASE_ANNOTATION_PREFIX: &str = "home.larder.dev/";
 /// The finalizer of a TrainingJob that is in another cluster.
 pub const ELSEWHERE_FINALIZER: &str = "larder.dev/elsewhere";

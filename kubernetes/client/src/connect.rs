@@ -62,7 +62,10 @@ pub enum KubeconfigRefused {
     /// It is too large.
     #[error("the kubeconfig has more than 256 KiB")]
     TooLarge,
-    /// It cannot be parsed, or has no current context.
+    /// It is no kubeconfig. The message of the parser would quote it, with its secrets.
+    #[error("it is not a kubeconfig in YAML: `kubectl config view --kubeconfig FILE` says what is wrong with it")]
+    Unparsed,
+    /// It has no current context, or lacks a part of it.
     #[error("the kubeconfig cannot be used: {0}")]
     Unusable(#[source] KubeconfigError),
     /// Its certificates cannot be used.
@@ -79,7 +82,10 @@ pub async fn with_kubeconfig(text: &str) -> Result<Client, KubeconfigRefused> {
     if text.len() > KUBECONFIG_BYTES_MOST {
         return Err(KubeconfigRefused::TooLarge);
     }
-    let kubeconfig = Kubeconfig::from_yaml(text).map_err(KubeconfigRefused::Unusable)?;
+    let kubeconfig = Kubeconfig::from_yaml(text).map_err(|error| match error {
+        KubeconfigError::Parse(_) => KubeconfigRefused::Unparsed,
+        error => KubeconfigRefused::Unusable(error),
+    })?;
     for user in kubeconfig.auth_infos.iter().filter_map(|named| named.auth_info.as_ref()) {
         let names = [
             ("exec", user.exec.is_some()),
@@ -225,7 +231,12 @@ mod tests {
             let said = refused(cluster, user).await;
             assert!(said.contains(&format!("`{name}`")) && !said.contains("secret"), "{name}: {said}");
         }
-        assert!(matches!(with_kubeconfig("no kubeconfig").await, Err(KubeconfigRefused::Unusable(_))));
+        assert!(matches!(with_kubeconfig("kind: Config").await, Err(KubeconfigRefused::Unusable(_))));
+        // Nothing of one that cannot be parsed is quoted: it may be the token alone.
+        for text in ["hush", "users: [{name: u, user: {token: hush", "users: {token: hush}"] {
+            let said = with_kubeconfig(text).await.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(said.contains("not a kubeconfig") && !said.contains("hush"), "{said}");
+        }
         assert!(matches!(with_kubeconfig(&"#".repeat(300 << 10)).await, Err(KubeconfigRefused::TooLarge)));
     }
 

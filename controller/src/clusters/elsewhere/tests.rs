@@ -103,7 +103,10 @@ fn the_finalizer_and_the_cluster_of_a_job_are_written_before_anything_else() {
 fn the_status_over_there_is_the_status_here_and_is_of_the_spec_here_once_it_was_acted_on() {
     let own = job(json!({}), in_west("Queued"));
     let running = json!({"phase": "Running", "observedGeneration": 5, "shown": {"ready": "1/1"}});
-    let status = written(&decided(&own, &clusters(vec![copy("u", running.clone())]))).unwrap();
+    let outcome = decided(&own, &clusters(vec![copy("u", running.clone())]));
+    let Change::ApplyStatus(fields) = &outcome.writes[0].change else { panic!("{outcome:?}") };
+    assert_eq!(fields["metadata"]["resourceVersion"], "7", "a status that arrives late moves no job back");
+    let status = written(&outcome).unwrap();
     assert_eq!((status.phase, status.observed_generation), (Some(Phase::Running), Some(2)));
     assert_eq!(status.placement.map(|placement| placement.cluster).as_deref(), Some("west"));
     let mut behind = copy("u", running);
@@ -146,6 +149,11 @@ fn a_job_in_a_cluster_that_does_not_answer_is_unknown_since_then_and_leaves_only
     assert_eq!(outcome.leaves.as_deref(), Some("west"));
     let placement = written(&outcome).unwrap().placement.unwrap();
     assert_eq!((placement.cluster.as_str(), placement.left), ("", vec!["west".to_owned()]));
+
+    // Another home runs it, and it is not started a second time beside it.
+    let theirs = RemoteJob { home: Home { id: "other".to_owned(), ..Home::default() }, ..copy("u", json!({})) };
+    let taken = Clusters { now: Millis(500_000), ..clusters(vec![theirs]) };
+    assert_eq!(decided(&own, &taken).leaves, None);
 
     // Once that is decided, the job leaves even if the cluster answers before it is written.
     let mut back = clusters(Vec::new());
@@ -198,6 +206,10 @@ fn a_deleted_job_stays_until_no_cluster_has_a_copy() {
     let outcome = decided(&own, &clusters(Vec::new()));
     let Change::Merge(last) = &outcome.writes[0].change else { panic!("{outcome:?}") };
     assert_eq!(last["metadata"]["finalizers"], json!(["other/one"]));
+    // It has moved from a cluster that does not answer: its pods here must not wait for that one.
+    let mut moved = job(json!({}), json!({"phase": "Running", "placement": {"cluster": "here", "left": ["west"]}}));
+    moved.meta.deleting = true;
+    assert_eq!(decided(&moved, &lost).writes.len(), 1);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use larder_api::ClusterReason;
 use larder_controller::clusters::link::{Connect, Lost};
 use larder_kube::Client;
-use larder_testkit::fake_api::Cable;
+use larder_testkit::fake_api::{Cable, Mode};
 use serde_json::{Value, json};
 
 use super::super::World;
@@ -64,6 +64,17 @@ impl Places {
         places
     }
 
+    /// Cordons all nodes of `cloud`, or none, and waits until that is known.
+    async fn fill_cloud(&self, is_full: bool) {
+        for name in ["n1", "n2"] {
+            self.cloud.api.change("nodes", "", name, |node| node["spec"]["unschedulable"] = is_full.into());
+        }
+        let nodes = if is_full { 0 } else { 2 };
+        let has = |name| move |api: &Api| api.get("clusters", "", name).unwrap()["status"]["nodes"] == nodes;
+        self.cloud.until("it says so", has("here")).await;
+        self.home.until("it is known", has("cloud")).await;
+    }
+
     fn submit(&self, name: &str, clusters: &[&str], fields: Value) {
         let mut job = job(name, "single", &[("worker", 1)]);
         job["spec"]["clusters"] = json!(clusters);
@@ -72,6 +83,19 @@ impl Places {
         }
         self.home.api.put("trainingjobs", job);
     }
+}
+
+/// Another home that knows the same clusters. The uids of its objects are others.
+fn second_home(places: &Places) -> World {
+    let mut second = World::with_jobs(0);
+    for at in 0..50 {
+        second.api.put("configmaps", json!({"metadata": {"namespace": "test", "name": format!("c-{at}")}}));
+    }
+    second.others = places.home.others.clone();
+    for name in ["here", "west", "cloud"] {
+        second.api.put("clusters", cluster(name));
+    }
+    second
 }
 
 /// The jobs of which pods run in both clusters at the same time, at any moment from now on.
@@ -191,25 +215,31 @@ async fn a_lost_link_neither_ends_a_job_nor_starts_it_again_even_if_both_control
     assert!((1..=5).contains(&lost), "{lost} events");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_answers_but_lists_no_jobs_holds_up_nobody() {
+    let mut places = Places::new();
+    places.home.until("it is known", |api| reachable(api, "west").0 == "True").await;
+    places.home.kill();
+    places.west.api.turn(&["trainingjobs"], Mode::Refuses(403));
+    places.home.start();
+    places.submit("train", &["any"], json!({}));
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(placement(&places.home.api, "train")["cluster"], "cloud");
+    places.home.until("it says so", |api| reachable(api, "west") == ("False".into(), "NoAnswer".into())).await;
+}
+
 // SEMANTICS: J19
 #[tokio::test(start_paused = true)]
 async fn a_job_with_failover_starts_elsewhere_after_its_pods_have_ended_and_never_runs_twice() {
     let places = Places::new();
-    let (home, west, cloud) = (&places.home, &places.west, &places.cloud);
+    let (home, west) = (&places.home, &places.west);
     places.submit("filler", &["cloud"], json!({}));
     home.until("it runs", |api| phase(api, "filler") == "Running").await;
-    let fill = |is_full: bool| {
-        for name in ["n1", "n2"] {
-            cloud.api.change("nodes", "", name, |node| node["spec"]["unschedulable"] = is_full.into());
-        }
-    };
-    fill(true);
-    cloud.until("it says so", |api| api.get("clusters", "", "here").unwrap()["status"]["nodes"] == 0).await;
-    home.until("it is known", |api| api.get("clusters", "", "cloud").unwrap()["status"]["nodes"] == 0).await;
+    places.fill_cloud(true).await;
     places.submit("train", &["any"], json!({"failover": "2m"}));
     home.until("it runs", |api| phase(api, "train") == "Running").await;
     assert_eq!(placement(&home.api, "train")["cluster"], "west");
-    fill(false);
+    places.fill_cloud(false).await;
     places.to_west.cut(true);
     // The pods there have ended before another cluster is chosen.
     west.until("its pods have ended", |api| pods(api).is_empty()).await;
@@ -225,6 +255,60 @@ async fn a_job_with_failover_starts_elsewhere_after_its_pods_have_ended_and_neve
     home.until("it is forgotten", |api| placement(api, "train")["left"].is_null()).await;
     assert_eq!(west.api.writes().iter().filter(|write| write.starts_with("POST pods/")).count(), created);
     assert_eq!(phase(&home.api, "train"), "Running");
+}
+
+// SEMANTICS: J19
+#[tokio::test(start_paused = true)]
+async fn a_home_that_has_just_begun_does_not_know_when_a_cluster_had_its_last_lease() {
+    let mut places = Places::new();
+    places.fill_cloud(true).await;
+    places.submit("train", &["any"], json!({"failover": "2m"}));
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    places.to_west.cut(true);
+    places.home.until("it has left", |api| placement(api, "train")["left"] == json!(["west"])).await;
+    places.home.kill();
+    places.home.start();
+    places.fill_cloud(false).await;
+    places.home.until("it waits", |api| waiting_for(api, "train").contains("may still have pods")).await;
+    assert_eq!(placement(&places.home.api, "train")["cluster"], Value::Null);
+    places.home.until("it runs", |api| placement(api, "train")["cluster"] == "cloud").await;
+}
+
+// SEMANTICS: J19
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_status_was_lost_is_not_started_beside_its_copy() {
+    let mut places = Places::new();
+    let twins = twins(&places);
+    places.submit("train", &["any"], json!({}));
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(placement(&places.home.api, "train")["cluster"], "cloud");
+    places.fill_cloud(true).await;
+    places.home.kill();
+    places.home.api.change("trainingjobs", "team-a", "train", |job| job["status"] = Value::Null);
+    places.cloud.api.deny("DELETE team-a/trainingjobs", 500);
+    places.home.start();
+    places.home.until("it waits", |api| waiting_for(api, "train").contains("is being deleted")).await;
+    places.cloud.api.allow();
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(placement(&places.home.api, "train")["cluster"], "west");
+    assert_eq!(*twins.lock().unwrap(), BTreeSet::new());
+}
+
+// SEMANTICS: J19
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_no_watch_reports_is_known_from_its_creation_to_its_end() {
+    let mut places = Places::new();
+    places.home.until("it is known", |api| reachable(api, "west").0 == "True").await;
+    places.home.kill();
+    places.west.api.turn(&["trainingjobs"], Mode::RefusesWatches(500));
+    places.home.start();
+    places.submit("train", &["west"], json!({"failover": "2m"}));
+    places.west.until("it runs", |api| pods(api) == ["train-worker-0-1"]).await;
+    // The controller over there stops, so that the job leaves. The API still answers.
+    places.west.kill();
+    places.west.until("the copy is deleted", |api| api.list("trainingjobs").is_empty()).await;
+    places.home.until("it is forgotten", |api| waiting_for(api, "train").contains("does not answer")).await;
+    assert_eq!(placement(&places.home.api, "train")["left"], Value::Null);
 }
 
 // SEMANTICS: J19
@@ -295,15 +379,8 @@ async fn another_home_takes_over_the_jobs_of_one_that_is_gone() {
     places.home.api.put("trainingjobs", train.clone());
     places.home.until("it runs", |api| phase(api, "train") == "Running").await;
     places.home.kill();
-    let mut second = World::with_jobs(0);
-    // The uids of its objects are others.
-    for at in 0..50 {
-        second.api.put("configmaps", json!({"metadata": {"namespace": "test", "name": format!("c-{at}")}}));
-    }
-    second.others = places.home.others.clone();
-    for name in ["here", "west", "cloud"] {
-        second.api.put("clusters", cluster(name));
-    }
+    let mut second = second_home(&places);
+    train["spec"]["failover"] = "10m".into();
     second.api.put("trainingjobs", train);
     second.start();
     second.until("it waits", |api| waiting_for(api, "train").contains("for another home")).await;
@@ -317,6 +394,47 @@ async fn another_home_takes_over_the_jobs_of_one_that_is_gone() {
     let copy = places.cloud.api.get("trainingjobs", "team-a", "train").unwrap();
     let own = second.api.get("trainingjobs", "team-a", "train").unwrap();
     assert_eq!(copy["metadata"]["labels"]["larder.dev/home-job"], own["metadata"]["uid"]);
+    assert_eq!(copy["metadata"]["annotations"]["larder.dev/fence-after"], "300", "the failover of the new home counts");
+}
+
+// SEMANTICS: J21
+#[tokio::test(start_paused = true)]
+async fn a_home_that_has_long_stood_by_with_suspended_jobs_takes_them_over() {
+    let mut places = Places::new();
+    let mut train = job("train", "single", &[("worker", 1)]);
+    train["spec"]["clusters"] = json!(["any"]);
+    places.home.api.put("trainingjobs", train.clone());
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    let mut second = second_home(&places);
+    train["spec"]["suspend"] = true.into();
+    second.api.put("trainingjobs", train);
+    second.start();
+    tokio::time::sleep(Duration::from_secs(1_200)).await;
+    places.home.kill();
+    second.api.change("trainingjobs", "team-a", "train", |job| job["spec"]["suspend"] = false.into());
+    second.until("it waits", |api| waiting_for(api, "train").contains("for another home")).await;
+    second.until("it runs", |api| phase(api, "train") == "Running").await;
+    assert_eq!(placement(&second.api, "train")["cluster"], "cloud");
+    assert_eq!((pods(&places.west.api), pods(&places.cloud.api)), (vec![], vec!["train-worker-0-1".to_owned()]));
+}
+
+// SEMANTICS: J20
+#[tokio::test(start_paused = true)]
+async fn two_names_of_one_cluster_do_not_delete_the_jobs_of_each_other() {
+    let mut places = Places::new();
+    places.home.kill();
+    places.home.others.0.insert("again".to_owned(), (places.west.api.clone(), Cable::default()));
+    places.home.api.put("clusters", cluster("again"));
+    places.home.start();
+    for (name, cluster) in [("one", "west"), ("two", "again")] {
+        places.submit(name, &[cluster], json!({"failover": "2m"}));
+        places.home.until("it runs", |api| phase(api, name) == "Running").await;
+    }
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(pods(&places.west.api), ["one-worker-0-1", "two-worker-0-1"]);
+    // A job that has left one of them runs no longer there, although the cluster answers under its other name.
+    places.to_west.cut(true);
+    places.west.until("its pods have ended", |api| pods(api) == ["two-worker-0-1"]).await;
 }
 
 // SEMANTICS: J18
@@ -347,7 +465,7 @@ async fn a_cluster_that_lies_harms_no_job_of_others() {
     places.submit("train", &["cloud"], json!({}));
     places.home.until("it runs", |api| phase(api, "train") == "Running").await;
     let uid = places.home.api.get("trainingjobs", "team-a", "train").unwrap()["metadata"]["uid"].clone();
-    let id = places.home.api.get("clusters", "", "here").unwrap()["metadata"]["uid"].clone();
+    let id = places.home.api.get("clusters", "", "west").unwrap()["metadata"]["uid"].clone();
     places.west.kill();
     let lie = |namespace: &str, name: &str, uid: &Value| {
         json!({
