@@ -62,6 +62,9 @@ pub struct Pass {
     pub origin_errors: u64,
     /// Attempts at the origin that were repeated, by the reason.
     pub origin_retries: BTreeMap<String, u64>,
+    /// Reads from other nodes that failed.
+    #[serde(default)]
+    pub peer_errors: u64,
     /// The median of the time to the head of an answer of the origin. None if there were none.
     pub origin_p50_seconds: Option<f64>,
     /// The 99th percentile of it.
@@ -77,6 +80,7 @@ pub(crate) struct Counted {
     pub(crate) stalls: TimeByCause,
     pub(crate) origin_errors: u64,
     pub(crate) origin_retries: [(&'static str, u64); 3],
+    pub(crate) peer_errors: u64,
     pub(crate) origin_answers: Durations,
     /// The plans that programs have open now.
     pub(crate) plans: usize,
@@ -200,6 +204,7 @@ impl Begun {
             stalls,
             origin_errors: counted.origin_errors - before.origin_errors,
             origin_retries: retries.map(|((reason, now), (_, before))| (reason.to_owned(), now - before)).collect(),
+            peer_errors: counted.peer_errors - before.peer_errors,
             origin_p50_seconds: answers.quantile(0.5),
             origin_p99_seconds: answers.quantile(0.99),
         }
@@ -280,6 +285,7 @@ mod tests {
             reader.counted.stalls[Cause::Throttled as usize] += Duration::from_millis(millis);
             reader.counted.origin_retries[0] = ("throttled", reader.counted.origin_retries[0].1 + 2);
             reader.counted.origin_errors += 1;
+            reader.counted.peer_errors += 1;
             reader.counted.read_errors += 1;
             reader.counted.origin_answers = answers.now();
         };
@@ -289,6 +295,7 @@ mod tests {
         let pass = reader.reads(60, 40, 1).unwrap();
         assert_eq!((pass.stall_seconds, pass.stalls[&Cause::Throttled], pass.stalls[&Cause::Disk]), (0.25, 0.25, 0.0));
         assert_eq!((pass.origin_retries["throttled"], pass.origin_errors, pass.read_errors), (2, 1, 1));
+        assert_eq!(pass.peer_errors, 1);
         assert_eq!((pass.origin_p50_seconds, pass.origin_p99_seconds), (Some(0.25), Some(0.25)));
         let json = serde_json::to_value(&pass).unwrap();
         assert_eq!(json["stalls"]["throttled"], 0.25);

@@ -26,12 +26,16 @@ pub struct Cached {
     pub is_pinned: bool,
 }
 
+/// The pins of a cache.
+pub(super) fn pins(store: &Store) -> impl Iterator<Item = Promise> {
+    store.promises().into_iter().filter(|promise| promise.holder == PIN)
+}
+
 /// The datasets that a cache holds or keeps room for. Blocks on the disk.
 pub fn cached(store: &Store) -> Vec<Cached> {
-    let promises = store.promises();
-    let is_pin = |promise: &&Promise| promise.holder == PIN;
+    let pins: Vec<Promise> = pins(store).collect();
     let of = |info: DatasetInfo| {
-        let is_pinned = promises.iter().filter(is_pin).any(|promise| promise.is_for(&info.key));
+        let is_pinned = pins.iter().any(|pin| pin.is_for(&info.key));
         Cached { info, is_pinned }
     };
     store.datasets().into_iter().map(of).collect()
@@ -102,8 +106,6 @@ impl Node {
 
     /// Pins a dataset, or ends its pin. Errors: [`promises_with_pin`], or the promises cannot be written.
     pub async fn pin_cache(self: &Arc<Self>, id: CacheId, is_pinned: bool) -> Result<(), NodeError> {
-        let node = Arc::clone(self);
-        let promises = tokio::task::spawn_blocking(move || promises_with_pin(&node.store, &id, is_pinned)).await??;
-        self.promise(promises).await
+        self.change_promises(move |store| Ok(promises_with_pin(store, &id, is_pinned)?)).await
     }
 }

@@ -6,26 +6,36 @@ use std::io;
 use std::sync::Arc;
 
 use larder_dataset::SnapshotId;
-use larder_store::{DatasetInfo, Promise, StoreError};
+use larder_store::{DatasetInfo, Promise, Store, StoreError};
 use tracing::{info, warn};
 
 use super::Node;
+use super::caches::pins;
 use super::error::NodeError;
 use super::report::{CacheReport, CachedSnapshot};
 
 impl Node {
-    /// Replaces the promises, as far as there is room for them, and gives room to the open datasets among them. Errors:
-    /// they cannot be written down; those before stand.
+    /// Replaces the promises to Datasets, as far as there is room for them, and gives room to the open datasets among
+    /// them. Pins stay: a person ends them. Errors: they cannot be written down; those before stand.
     pub async fn promise(self: &Arc<Self>, promises: Vec<Promise>) -> Result<(), NodeError> {
+        self.change_promises(move |store| Ok(pins(store).chain(promises).collect())).await
+    }
+
+    /// Replaces the promises by those that `change` makes of the store's. One change follows the other, so none is
+    /// lost. Errors: those of `change`, or they cannot be written down; those before stand.
+    pub(super) async fn change_promises(
+        self: &Arc<Self>,
+        change: impl FnOnce(&Store) -> Result<Vec<Promise>, NodeError> + Send + 'static,
+    ) -> Result<(), NodeError> {
         let opening = Arc::clone(&self.opening).lock_owned().await;
         let node = Arc::clone(self);
         let keep = move || {
             let _opening = opening;
-            node.budget().promise(promises)?;
+            node.budget().promise(change(&node.store)?)?;
             node.grow_promised();
-            io::Result::Ok(())
+            Ok::<_, NodeError>(())
         };
-        Ok(tokio::task::spawn_blocking(keep).await??)
+        tokio::task::spawn_blocking(keep).await?
     }
 
     /// Gives the open datasets that are promised room what they want of it. Blocks on the disk.

@@ -64,3 +64,47 @@ async fn what_was_promised_to_a_dataset_object_is_neither_dropped_nor_unpinned()
     let refused = node.drop_cache(id).await.unwrap_err();
     assert!(matches!(refused, NodeError::Cache(CacheRefused::Promised { .. })), "{refused}");
 }
+
+// SEMANTICS: W4
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pin_outlasts_the_promises_that_a_controller_makes_and_takes_back() {
+    let world = World::new();
+    let node = &world.node;
+    let open = world.open("pets", Placement::Local, None).await;
+    let id = open.cache_id();
+    drop(open);
+    let snapshot = closed(node).await.info.key.snapshot();
+    node.pin_cache(id, true).await.unwrap();
+    let (owner, holder, name) = (String::new(), "uid".to_owned(), "team-a/pets".to_owned());
+    let promise = Promise { snapshot, owner, holder, name, wanted_disk_bytes: 9_000, disk_bytes: 0 };
+    // The last is also what a larderd without a controller does as it starts.
+    for (promises, all) in [(vec![promise], 2), (Vec::new(), 1)] {
+        node.promise(promises).await.unwrap();
+        assert_eq!(node.store.promises().len(), all);
+        let pinned = closed(node).await;
+        assert!(pinned.is_pinned && pinned.info.promised_disk_bytes > 0, "{pinned:?}");
+    }
+}
+
+// SEMANTICS: W4
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_changes_to_pins_at_once_none_is_lost() {
+    let world = World::new();
+    let node = &world.node;
+    let names = ["pets", "cars", "coco", "laion"];
+    let mut ids = Vec::new();
+    for name in names {
+        ids.push(world.open(name, Placement::Local, None).await.cache_id());
+    }
+    let pinning: Vec<_> = ids
+        .iter()
+        .map(|id| {
+            let (node, id) = (Arc::clone(node), *id);
+            tokio::spawn(async move { node.pin_cache(id, true).await })
+        })
+        .collect();
+    for pin in pinning {
+        pin.await.unwrap().unwrap();
+    }
+    assert_eq!(node.store.promises().len(), names.len());
+}
