@@ -18,7 +18,7 @@ const WAITED_LEAST: f64 = 0.05;
 const BELOW_PROMISE: f64 = 0.05;
 /// An origin of which half of the answers take this long is slow, in seconds.
 const SLOW_ORIGIN: f64 = 0.25;
-/// Failures of at most this part of the reads or blocks have not decided about a pass.
+/// Fewer unwritten blocks than this part of the dataset's have not lowered its hits.
 const FEW: f64 = 0.001;
 /// Reads that have waited for this long, in seconds, have no other reason that counts.
 const NO_ANSWER: f64 = 10.0;
@@ -35,6 +35,8 @@ pub(crate) enum Reason {
     NothingRead,
     /// Reads have waited for long and are not answered.
     NoAnswer,
+    /// Reads are answered with errors.
+    ReadsFail,
     /// Readers hardly wait: the job is bound elsewhere.
     BoundElsewhere,
     /// Objects were replaced since the listing, and reads of them fail.
@@ -166,6 +168,10 @@ fn remedy(dir: &Path, stats: &Stats, cause: Cause) -> String {
     }
 }
 
+fn reads_fail(stats: &Stats) -> String {
+    format!("look at the log of the process that serves it, and at the server of {}", stats.dataset.origin)
+}
+
 fn command(dir: &Path, verb: &str, flag: &str) -> String {
     larder_command(&[verb, &dir.to_string_lossy(), flag])
 }
@@ -203,6 +209,12 @@ pub(crate) fn judge(dir: &Path, stats: &Stats) -> Verdict {
         return verdict(Reason::NoAnswer, why, &remedy(dir, stats, cause));
     }
     let Some(at) = decisive(&stats.passes).filter(|at| asked_bytes(&stats.passes[*at]) > 0) else {
+        // A pass begins with bytes, so reads that all fail are in none.
+        let failed = stats.metrics.get("fs_errors_total").copied().unwrap_or(0);
+        if failed > 0 {
+            let why = format!("answers no read: {} failed", count(failed, "read"));
+            return verdict(Reason::ReadsFail, why, &reads_fail(stats));
+        }
         let todo = "if the job does read it, the kernel's page cache has all that it reads";
         return verdict(Reason::NothingRead, "was not asked for a byte yet".to_owned(), todo);
     };
@@ -213,6 +225,11 @@ pub(crate) fn judge(dir: &Path, stats: &Stats) -> Verdict {
 impl Case<'_> {
     fn judge(&self) -> Verdict {
         let pass = self.pass;
+        if pass.read_errors > 0 {
+            let all = pass.reads + pass.read_errors;
+            let why = format!("answers reads with errors: {} of {all} in pass {}", pass.read_errors, pass.number);
+            return self.verdict(Reason::ReadsFail, why, |pass| pass.read_errors > 0, reads_fail(self.stats));
+        }
         let longest = longest(pass);
         if ratio_waited(pass) < WAITED_LEAST {
             return self.bound_elsewhere();
@@ -291,7 +308,7 @@ impl Case<'_> {
             return self.verdict(Reason::OriginSlow, why, |pass| pass.origin_p50_seconds.is_some_and(is_slow), todo);
         }
         let from = |tier: &str| pass.bytes.get(tier).copied().unwrap_or(0);
-        if pass.peer_errors as f64 > FEW * pass.reads as f64 && from("peer") < from("origin") {
+        if pass.peer_errors > 0 && from("peer") < from("origin") {
             let errors = count(pass.peer_errors, "read");
             let why =
                 format!("waits for the origin because other nodes are bypassed: {errors} from them failed, {numbers}");

@@ -129,9 +129,9 @@ fn each_cause_has_its_sentence_with_numbers_since_when_and_what_to_do() {
         ),
         (
             Reason::PeersFail,
-            with(third(60.0, Cause::Origin), json!({"peer_errors": 70_000})),
+            with(third(60.0, Cause::Origin), json!({"peer_errors": 7})),
             json!({}),
-            &["other nodes are bypassed: 70000 reads from them failed"],
+            &["other nodes are bypassed: 7 reads from them failed"],
         ),
         (
             Reason::DiskSlow,
@@ -170,6 +170,12 @@ fn each_cause_has_its_sentence_with_numbers_since_when_and_what_to_do() {
                 "seconds": 90.0, "by_cause": {"origin": 90.0}, "reads_waiting": 2, "oldest_wait_seconds": 31.0,
             }}),
             &["2 reads wait now, the oldest for 31 s, mostly for the origin's answers", "the server of s3://bucket"],
+        ),
+        (
+            Reason::ReadsFail,
+            with(third(60.0, Cause::Origin), json!({"reads": 97, "read_errors": 3})),
+            json!({}),
+            &["answers reads with errors: 3 of 100 in pass 3", "the log of the process", "the server of s3://bucket"],
         ),
         (
             Reason::OtherListing,
@@ -224,12 +230,12 @@ fn each_cause_has_its_sentence_with_numbers_since_when_and_what_to_do() {
     }
     seen.sort();
     seen.dedup();
-    assert_eq!(seen.len(), 18, "all reasons but NothingRead: {seen:?}");
+    assert_eq!(seen.len(), 19, "all reasons but NothingRead: {seen:?}");
 }
 
 #[test]
-fn a_few_failures_in_the_past_explain_nothing() {
-    let few = with(pass(3, 60.0, Cause::Origin), json!({"peer_errors": 1, "hit_ratio": 0.3}));
+fn failures_of_earlier_passes_and_a_few_unwritten_blocks_explain_nothing() {
+    let few = with(pass(3, 60.0, Cause::Origin), json!({"hit_ratio": 0.3}));
     let metrics = json!({"metrics": {"fs_peer_errors_total": 9_000_000, "store_unwritten_total": 1}});
     assert_eq!(judge(dir(), &stats(&[few], metrics)).reason, Reason::SmallReservation);
 }
@@ -260,6 +266,10 @@ fn a_mount_that_nobody_reads_is_judged_too() {
         let verdict = judge(dir(), &stats(passes, json!({})));
         assert_eq!((verdict.reason, verdict.since_unix_seconds), (Reason::NothingRead, None));
         assert!(verdict.sentence(dir()).contains("page cache"), "{verdict:?}");
+        // Reads that all fail bring no bytes.
+        let failing = judge(dir(), &stats(passes, json!({"metrics": {"fs_errors_total": 40}})));
+        assert_eq!(failing.reason, Reason::ReadsFail);
+        assert!(failing.sentence(dir()).contains("answers no read: 40 reads failed; look at the log"), "{failing:?}");
     }
 }
 

@@ -114,6 +114,19 @@ fn an_origin_that_fails_is_named() {
 
 // SEMANTICS: W1
 #[test]
+fn reads_that_all_fail_are_not_taken_for_none() {
+    let lab = lab();
+    let mount = lab.mount("m", &lab.url(), &[]);
+    lab.proxy.set_hook(|head| match head.is_get_object() {
+        true => Fault::Status { status: 403, code: "AccessDenied" },
+        false => Fault::None,
+    });
+    assert!(mount.read_fresh("00").is_err());
+    assert_reason(&lab, &mount, "reads_fail", &["answers no read", &lab.url()]);
+}
+
+// SEMANTICS: W1
+#[test]
 fn the_first_pass_a_small_reservation_and_an_evicting_policy_have_sentences_of_their_own() {
     let lab = lab();
     delay(&lab, DELAY);
