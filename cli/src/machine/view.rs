@@ -7,6 +7,7 @@ use std::time::Duration;
 use larder_cachenode::{CacheStats, Pass, Stats};
 use serde::Serialize;
 
+use crate::mount_stats;
 use crate::why::{self, Verdict};
 
 /// Where bytes come from, in the order in which it is shown.
@@ -82,7 +83,7 @@ impl MountView {
 
     /// A mount without stats.
     pub(super) fn dead(dir: &Path, why: String) -> Self {
-        let sentence = format!("{} has no figures: {why}.", dir.display());
+        let sentence = mount_stats::without(dir, &why);
         Self { dir: dir.display().to_string(), error: Some(why), sentence, ..Self::default() }
     }
 
