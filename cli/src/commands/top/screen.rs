@@ -45,6 +45,12 @@ impl Order {
     }
 }
 
+/// The characters of a path that are shown, and those on a screen of fewer columns than [`WIDE`], which would have no
+/// room for the figures otherwise.
+const PATH: usize = 24;
+const PATH_NARROW: usize = 14;
+const WIDE: usize = 100;
+
 /// The lines beside the rows of mounts: the head of the screen, that of the table, the sentence, and space.
 const OTHER_LINES: usize = 5;
 
@@ -65,8 +71,9 @@ pub(super) fn screen(mounts: &[MountView], order: Order, size: Size) -> String {
     let sentence = wrapped(&one_line(&first.sentence), size.columns);
     let room = size.rows.saturating_sub(OTHER_LINES + sentence.len()).max(1);
     let shown = if sorted.len() > room { &sorted[..room - 1] } else { &sorted[..] };
-    let rows: Vec<_> = shown.iter().map(|mount| row(mount)).collect();
-    let titles = ["MOUNT", "HIT", "PASS", "PROMISE", "MB/S", "ORIGIN", "READS/S", "P99", "WAITED", "WAITING"];
+    let path = if size.columns < WIDE { PATH_NARROW } else { PATH };
+    let rows: Vec<_> = shown.iter().map(|mount| row(mount, path)).collect();
+    let titles = ["MOUNT", "WAITED", "HIT", "PASS", "PROMISE", "MB/S", "ORIGIN", "P99", "WAITING", "READS/S"];
     let mut lines = vec![head, String::new()];
     lines.extend(table(titles, &rows).lines().map(str::to_owned));
     if shown.len() < sorted.len() {
@@ -78,11 +85,10 @@ pub(super) fn screen(mounts: &[MountView], order: Order, size: Size) -> String {
     lines.join("\n") + "\n"
 }
 
-fn row(mount: &MountView) -> [String; 10] {
+fn row(mount: &MountView, path: usize) -> [String; 10] {
     // The end of a path says more than its beginning.
-    const PATH: usize = 24;
     let dir = cell(&mount.dir);
-    let dir = match dir.char_indices().rev().nth(PATH - 1) {
+    let dir = match dir.char_indices().rev().nth(path - 1) {
         Some((at, _)) if at > 0 => format!("…{}", &dir[at..]),
         _ => dir,
     };
@@ -97,18 +103,18 @@ fn row(mount: &MountView) -> [String; 10] {
     let p99 = mount.p99_seconds.get("origin").or_else(|| mount.p99_seconds.get("store"));
     [
         dir,
+        percent(mount.waited_ratio),
         mount.hit_ratio.map_or("-".to_owned(), percent),
         pass,
         promise,
         megabytes(mount.all_bytes_per_second()),
         megabytes(mount.bytes_per_second.get("origin").copied().unwrap_or(0.0)),
-        format!("{:.0}", mount.reads_per_second),
         p99.map_or("-".to_owned(), |p99| p99.map_or("> 60 s".to_owned(), crate::why::milliseconds)),
-        percent(mount.waited_ratio),
         match mount.reads_waiting {
             0 => "-".to_owned(),
             waiting => format!("{waiting}, {}", seconds(mount.oldest_wait_seconds)),
         },
+        format!("{:.0}", mount.reads_per_second),
     ]
 }
 
@@ -173,6 +179,9 @@ mod tests {
             assert!(text.lines().count() <= size.rows.max(OTHER_LINES + 12), "{size:?}: {text}");
             assert!(text.contains(" more"), "{text}");
         }
+        let text = screen(&mounts, Order::Name, Size { rows: 24, columns: 80 });
+        let row = text.lines().nth(3).unwrap();
+        assert!(row.contains("900 ms  3, 31 s"), "the figures that matter are cut off: {text}");
         assert!(screen(&[], Order::Name, Size::ENDLESS).contains("no dataset is mounted"));
     }
 }
