@@ -12,7 +12,7 @@ use super::screen::{Order, Size};
 use super::show::show;
 use crate::args::TopArgs;
 use crate::cluster::{Asked, Cluster, NODE_CACHE, typed};
-use crate::output::{cell, table};
+use crate::output::{cell, count, table};
 use crate::source;
 
 /// How often the objects are listed. Nodes report about as often.
@@ -59,7 +59,7 @@ fn screen(caches: &[NodeCache], order: Order, size: Size) -> String {
     };
     let rows: Vec<_> = sorted.iter().take(room).map(row).collect();
     let order = ["free room", "mounts", "name"][order as usize];
-    let head = format!("larder: {} nodes, by {order} (s: order, q: quit)\n\n", caches.len());
+    let head = format!("larder: {}, by {order} (s: order, q: quit)\n\n", count(caches.len() as u64, "node"));
     let text = head + &table(["NODE", "CAPACITY", "PROMISED", "FREE", "DATASETS", "MOUNTS", "CACHE"], &rows);
     text.lines().map(|line| line.chars().take(size.columns).collect::<String>() + "\n").collect()
 }

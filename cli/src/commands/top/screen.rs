@@ -1,7 +1,7 @@
 //! The text of a screen. It fits its size: long cells and lines are cut, and mounts beyond the last line are counted.
 
 use crate::machine::view::MountView;
-use crate::output::{cell, one_line, table};
+use crate::output::{cell, count, one_line, table};
 use crate::why::{percent, seconds};
 
 /// The size of a screen, in characters.
@@ -58,13 +58,17 @@ const OTHER_LINES: usize = 5;
 pub(super) fn screen(mounts: &[MountView], order: Order, size: Size) -> String {
     let mut sorted: Vec<&MountView> = mounts.iter().collect();
     match order {
-        Order::Waited => sorted.sort_by(|one, other| other.waited_ratio.total_cmp(&one.waited_ratio)),
+        // A mount that does not answer has the longest wait of all.
+        Order::Waited => sorted.sort_by(|one, other| {
+            let is_dead = |mount: &MountView| mount.error.is_some();
+            is_dead(other).cmp(&is_dead(one)).then(other.waited_ratio.total_cmp(&one.waited_ratio))
+        }),
         Order::Read => {
             sorted.sort_by(|one, other| other.all_bytes_per_second().total_cmp(&one.all_bytes_per_second()));
         }
         Order::Name => sorted.sort_by(|one, other| one.dir.cmp(&other.dir)),
     }
-    let head = format!("larder: {} mounts, by {} (s: order, q: quit)", mounts.len(), order.name());
+    let head = format!("larder: {}, by {} (s: order, q: quit)", count(mounts.len() as u64, "mount"), order.name());
     let Some(first) = sorted.first() else {
         return format!("{head}\n\nno dataset is mounted: mount one with `larder mount SRC DIR`\n");
     };
@@ -162,10 +166,16 @@ mod tests {
             text.lines().nth(3).unwrap().split_whitespace().next().unwrap().to_owned()
         };
         let order = Order::default();
-        assert_eq!([at(order), at(order.next()), at(order.next().next())], ["/b", "/a", "/a"]);
+        assert_eq!([at(order), at(order.next()), at(order.next().next())], ["/c", "/a", "/a"]);
         let text = screen(&mounts, order, Size::ENDLESS);
         assert!(text.contains("10.0  1.0") && text.contains("900 ms") && text.contains("3, 31 s"), "{text}");
-        assert!(text.ends_with("/b [2J waits for a slow origin; look at its server.\n"), "{text}");
+        assert!(text.ends_with("/c waits for a slow origin; look at its server.\n"), "{text}");
+        let text = screen(&mounts[..2], order, Size::ENDLESS);
+        assert!(
+            text.starts_with("larder: 2 mounts, by waited")
+                && text.ends_with("/b [2J waits for a slow origin; look at its server.\n"),
+            "{text}"
+        );
         assert!(text.contains("/c  ") && text.contains("no answer"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text:?}");
     }
