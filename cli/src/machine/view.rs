@@ -37,9 +37,7 @@ pub(crate) struct MountView {
     pub(crate) origin_retries: u64,
     pub(crate) passes: Vec<Pass>,
     pub(crate) dataset_bytes: u64,
-    pub(crate) files: u32,
     pub(crate) cache: Option<CacheStats>,
-    pub(crate) listing_age_seconds: u64,
     /// The share of the blocks that a running warm-up has checked.
     pub(crate) warming: Option<f64>,
 }
@@ -74,9 +72,7 @@ impl MountView {
             origin_retries: stats.origin_retries.values().sum(),
             passes: stats.passes.clone(),
             dataset_bytes: stats.dataset.bytes,
-            files: stats.dataset.files,
             cache: Some(stats.cache.clone()),
-            listing_age_seconds: stats.listing.age_seconds,
             warming: warm.map(|warm| warm.blocks_done as f64 / warm.blocks_total as f64),
         }
     }

@@ -198,7 +198,7 @@ fn a_browser_shows_the_page_under_its_own_policy() {
     assert!(shown.contains(&format!("<h2>{dir}</h2>")) && shown.contains(&lab.url()), "{shown}");
     assert!(shown.contains("<p id=\"trouble\" role=\"alert\" hidden"), "{shown}");
     let refused = seen_by_a_browser(&url("0123"), &lab.folder().join("other-profile")).unwrap();
-    assert!(!refused.contains(dir) && refused.contains("open the address that `larder ui` printed"), "{refused}");
+    assert!(!refused.contains(dir) && refused.contains("Open the address that `larder ui` printed"), "{refused}");
 }
 
 // SEMANTICS: W2
