@@ -17,7 +17,6 @@ pub(crate) const TIERS: [&str; 4] = ["store", "window", "peer", "origin"];
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct MountView {
     pub(crate) dir: String,
-    pub(crate) name: String,
     pub(crate) origin: String,
     /// Why there are no figures.
     pub(crate) error: Option<String>,
@@ -57,7 +56,6 @@ impl MountView {
         let warm = stats.warm.as_ref().filter(|warm| warm.running && warm.blocks_total > 0);
         Self {
             dir: dir.display().to_string(),
-            name: stats.dataset.name.clone(),
             origin: stats.dataset.origin.clone(),
             error: None,
             sentence: verdict.sentence(dir),

@@ -162,6 +162,11 @@ fn the_page_shows_the_mounts_to_those_who_have_its_token() {
         let answer = page.get("/state?0.0", host, token);
         assert!(answer.starts_with("HTTP/1.1 403") && !answer.contains(dir), "{host} {token}: {answer}");
     }
+    // Connections that ask for nothing take no place from those that ask, and no process keeps them all.
+    let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&page.host).unwrap()).collect();
+    assert_eq!(page.state()["machine"][0]["dir"], dir);
+    let files = std::fs::read_dir(format!("/proc/{}/fd", page.child.id())).unwrap().count();
+    assert!(files < idle.len(), "{files} open files");
 }
 
 /// The page as Chromium has it once its scripts have run for a while. `None` if it is not installed, which only CI must
