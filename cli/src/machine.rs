@@ -16,7 +16,7 @@ use larder_daemon_api::mountinfo::larder_mounts;
 use larder_dataset::Chain;
 
 use crate::mount_stats::{SILENT, is_foreign, read};
-use view::MountView;
+use view::{Counted, MountView};
 
 /// Rates are those of this time.
 const SPAN: Duration = Duration::from_secs(10);
@@ -37,8 +37,8 @@ struct Asked {
     is_waiting: bool,
     /// It has not answered an earlier question in time, so it is not waited for.
     is_late: bool,
-    /// The stats of the last seconds, the oldest first.
-    samples: VecDeque<(Instant, Stats)>,
+    /// What it had counted in the last seconds, the oldest first.
+    samples: VecDeque<(Instant, Counted)>,
 }
 
 impl Asked {
@@ -68,12 +68,12 @@ impl Asked {
         match answer {
             Ok(stats) => {
                 let now = Instant::now();
-                self.samples.push_back((now, stats));
+                self.samples.push_back((now, Counted::from(&stats)));
                 while self.samples.len() > 2 && self.samples.get(1).is_some_and(|(at, _)| now - *at >= SPAN) {
                     self.samples.pop_front();
                 }
-                let ((began, before), (ended, stats)) = (self.samples.front()?, self.samples.back()?);
-                Some(MountView::new(dir, stats, before, ended.duration_since(*began)))
+                let (began, before) = *self.samples.front()?;
+                Some(MountView::new(dir, &stats, before, now - began))
             }
             Err(error) if is_foreign(&error) => None,
             Err(error) => {

@@ -26,9 +26,14 @@ pub struct Cached {
     pub is_pinned: bool,
 }
 
+/// Whether a promise is a pin.
+pub(super) fn is_pin(promise: &Promise) -> bool {
+    promise.holder == PIN
+}
+
 /// The pins of a cache.
 pub(super) fn pins(store: &Store) -> impl Iterator<Item = Promise> {
-    store.promises().into_iter().filter(|promise| promise.holder == PIN)
+    store.promises().into_iter().filter(is_pin)
 }
 
 /// The datasets that a cache holds or keeps room for. Blocks on the disk.
@@ -70,7 +75,7 @@ pub fn drop_cached(store: &Store, id: &CacheId) -> Result<(), CacheRefused> {
 pub fn promises_with_pin(store: &Store, id: &CacheId, is_pinned: bool) -> Result<Vec<Promise>, CacheRefused> {
     let info = find(store, id)?.info;
     let mut promises = store.promises();
-    promises.retain(|promise| promise.holder != PIN || !promise.is_for(&info.key));
+    promises.retain(|promise| !is_pin(promise) || !promise.is_for(&info.key));
     if is_pinned {
         let room = info.reservation.map_or(0, |reservation| reservation.disk_bytes).max(info.disk_bytes);
         promises.push(Promise {

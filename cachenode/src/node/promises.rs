@@ -10,7 +10,7 @@ use larder_store::{DatasetInfo, Promise, Store, StoreError};
 use tracing::{info, warn};
 
 use super::Node;
-use super::caches::pins;
+use super::caches::{is_pin, pins};
 use super::error::NodeError;
 use super::report::{CacheReport, CachedSnapshot};
 
@@ -90,7 +90,8 @@ impl Node {
             promised_bytes: totals.promised_bytes,
             needed_bytes: totals.needed_bytes,
             snapshots: snapshots.into_values().collect(),
-            promises: self.store.promises(),
+            // A controller knows nothing of pins.
+            promises: self.store.promises().into_iter().filter(|promise| !is_pin(promise)).collect(),
         })
     }
 

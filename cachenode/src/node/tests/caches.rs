@@ -81,6 +81,8 @@ async fn a_pin_outlasts_the_promises_that_a_controller_makes_and_takes_back() {
     for (promises, all) in [(vec![promise], 2), (Vec::new(), 1)] {
         node.promise(promises).await.unwrap();
         assert_eq!(node.store.promises().len(), all);
+        let report = node.cache_report().await.unwrap();
+        assert_eq!(report.promises.len(), all - 1, "a controller gets the promises that it made");
         let pinned = closed(node).await;
         assert!(pinned.is_pinned && pinned.info.promised_disk_bytes > 0, "{pinned:?}");
     }

@@ -68,8 +68,7 @@ const clock = (time) => time.toLocaleTimeString([], { hour12: false });
 
 // --- This machine
 
-function passes(all) {
-  const shown = all.slice(-12);
+function passes(shown) {
   if (!shown.length) return h("p", { class: "empty" }, "No pass has begun.");
   const width = 300, top = 16, height = 76, step = width / Math.max(shown.length, 6);
   const svg = h("svg", { viewBox: `0 0 ${width} 112`, role: "img", preserveAspectRatio: "xMinYMid meet" });
@@ -141,14 +140,6 @@ function when(unix) {
   return today ? clock(time) : `${time.toLocaleDateString([], { day: "numeric", month: "short" })}, ${clock(time)}`;
 }
 
-/** The pass whose waits are shown: the running one, unless it has hardly begun. */
-function decisive(mount) {
-  const all = mount.passes, last = all[all.length - 1];
-  if (!last || last.complete || all.length < 2) return last;
-  const asked = Object.values(last.bytes).reduce((sum, part) => sum + part, 0);
-  return asked >= last.dataset_bytes / 8 || last.stall_seconds >= 5 ? last : all[all.length - 2];
-}
-
 /** The texts of a card, each with its kind. */
 function texts(mount) {
   const head = { kind: "top", dir: mount.dir, origin: mount.origin };
@@ -160,7 +151,7 @@ function texts(mount) {
 
 function panels(mount) {
   if (mount.error) return [];
-  const pass = decisive(mount), last = mount.passes[mount.passes.length - 1];
+  const pass = mount.passes[mount.decisive], last = mount.passes[mount.passes.length - 1];
   const title = pass ? `Waited in pass ${pass.number}: ${seconds(pass.stall_seconds)} of ${seconds(pass.seconds)}` : "Waited";
   const promise = last && h("span", {}, h("i"), `promised ${percent(last.promised_ratio)}`);
   return [
