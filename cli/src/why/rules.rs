@@ -18,7 +18,8 @@ const WAITED_LEAST: f64 = 0.05;
 const BELOW_PROMISE: f64 = 0.05;
 /// An origin of which half of the answers take this long is slow, in seconds.
 const SLOW_ORIGIN: f64 = 0.25;
-/// Fewer unwritten blocks than this part of the dataset's have not lowered its hits.
+/// Reads from other nodes that failed, and blocks that were not written, have decided about a pass only if they are
+/// more than this part of all.
 const FEW: f64 = 0.001;
 /// Reads that have waited for this long, in seconds, have no other reason that counts.
 const NO_ANSWER: f64 = 10.0;
@@ -308,7 +309,8 @@ impl Case<'_> {
             return self.verdict(Reason::OriginSlow, why, |pass| pass.origin_p50_seconds.is_some_and(is_slow), todo);
         }
         let from = |tier: &str| pass.bytes.get(tier).copied().unwrap_or(0);
-        if pass.peer_errors > 0 && from("peer") < from("origin") {
+        // Each read of a bypassed node counts as one that failed.
+        if pass.peer_errors as f64 > FEW * pass.reads as f64 && from("peer") < from("origin") {
             let errors = count(pass.peer_errors, "read");
             let why =
                 format!("waits for the origin because other nodes are bypassed: {errors} from them failed, {numbers}");

@@ -288,7 +288,7 @@ function drawCluster() {
   keyed($("nodes"), nodes, (node) => node.name, square);
   if (!$("nodes").querySelector("[tabindex='0']") && $("nodes").firstChild) $("nodes").firstChild.tabIndex = 0;
   showNode();
-  keyed($("notes"), all.notes.map((note) => ({ note })), (item) => item.note, (item) => h("li", {}, item.note));
+  keyed($("notes"), all.notes.map((note) => ({ note })), (item) => item.note, (item) => h("li", {}, `${upper(item.note)}.`));
 }
 
 // --- The state
