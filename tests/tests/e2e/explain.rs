@@ -122,7 +122,9 @@ fn reads_that_all_fail_are_not_taken_for_none() {
         false => Fault::None,
     });
     assert!(mount.read_fresh("00").is_err());
-    assert_reason(&lab, &mount, "reads_fail", &["answers no read", &lab.url()]);
+    let (document, sentence) = explained(&lab, &mount);
+    assert_eq!(document["explanation"]["reason"], "reads_fail", "{document:#}");
+    assert!(sentence.contains("answers no read") && sentence.contains(&lab.url()), "{sentence}");
 }
 
 // SEMANTICS: W1
