@@ -10,4 +10,5 @@ mod look;
 mod pods;
 mod queues;
 mod server;
+mod ui;
 mod version;
