@@ -104,6 +104,7 @@ impl Machine {
 mod tests {
     use super::*;
 
+    // SEMANTICS: W2
     #[test]
     fn a_mount_that_does_not_answer_delays_the_others_once() {
         let folder = tempfile::tempdir().unwrap();

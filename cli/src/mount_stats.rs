@@ -82,6 +82,7 @@ mod tests {
         }
     }
 
+    // SEMANTICS: W1
     #[test]
     fn a_mount_that_does_not_answer_is_not_waited_for_without_end() {
         let folder = tempfile::tempdir().unwrap();

@@ -144,6 +144,7 @@ fn a_tenant_sees_the_part_that_they_may_list_and_why_the_rest_is_missing() {
     }
 }
 
+// SEMANTICS: W2
 #[test]
 fn the_objects_stay_on_the_page_while_the_cluster_fails() {
     let empty = |kind: &str| list(kind, &[]);

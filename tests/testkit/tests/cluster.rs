@@ -1,8 +1,9 @@
 //! The test cluster itself: it works, and it leaves nothing behind.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -206,16 +207,16 @@ fn interfaces() -> BTreeSet<PathBuf> {
 struct Traces {
     folder: PathBuf,
     cgroup: String,
-    namespaces: Vec<PathBuf>,
+    /// The processes' namespace. Held open, because the kernel gives the number of one that has ended to the next one made.
+    processes: File,
 }
 
 impl Traces {
     fn of(folder: &Path) -> Self {
         let read = |name: &str| fs::read_to_string(folder.join(name)).expect("a started cluster has this file");
-        let first = PathBuf::from("/proc").join(read("pid").trim()).join("ns");
-        let namespaces =
-            ["net", "mnt", "pid"].map(|name| fs::read_link(first.join(name)).expect("its first process runs"));
-        Self { folder: folder.to_owned(), cgroup: read("cgroup").trim().to_owned(), namespaces: namespaces.into() }
+        let first = PathBuf::from("/proc").join(read("pid").trim());
+        let processes = File::open(first.join("ns/pid")).expect("its first process runs");
+        Self { folder: folder.to_owned(), cgroup: read("cgroup").trim().to_owned(), processes }
     }
 
     /// Waits until no traces remain. The guard checks twice a second.
@@ -230,16 +231,14 @@ impl Traces {
     fn found(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let folder = self.folder.to_str().expect("UTF-8");
+        let namespace = self.processes.metadata().expect("an open file").ino();
         for entry in fs::read_dir("/proc").expect("read").flatten() {
             let process = entry.path();
             let cgroup = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
             let command = fs::read(process.join("cmdline")).unwrap_or_default();
             let command = String::from_utf8_lossy(&command).replace('\0', " ");
-            let namespaces = ["net", "mnt", "pid"].map(|name| fs::read_link(process.join("ns").join(name)).ok());
-            if cgroup.contains(&self.cgroup)
-                || command.contains(folder)
-                || namespaces.iter().flatten().any(|namespace| self.namespaces.contains(namespace))
-            {
+            let inside = fs::metadata(process.join("ns/pid")).is_ok_and(|other| other.ino() == namespace);
+            if cgroup.contains(&self.cgroup) || command.contains(folder) || inside {
                 let cgroup = cgroup.lines().find(|line| line.contains(&self.cgroup)).unwrap_or_default();
                 found.insert(format!("{} {command} {cgroup}", process.display()));
             }

@@ -77,6 +77,7 @@ mod tests {
         .unwrap()
     }
 
+    // SEMANTICS: W3
     #[test]
     fn the_passes_of_the_service_stand_among_those_of_the_user() {
         let folder = tempfile::tempdir().unwrap();
