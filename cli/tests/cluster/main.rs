@@ -2,6 +2,7 @@
 //! output.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod browser;
 mod datasets;
 mod forward;
 mod jobs;

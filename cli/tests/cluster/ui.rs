@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
+use crate::browser::{Browser, NOT_HANGING};
 use crate::jobs::{job, list};
 use crate::server::{Server, status};
 
@@ -19,9 +20,6 @@ const OWN_JOBS: &str = "GET /apis/larder.dev/v1alpha1/namespaces/team-a/training
 const QUEUES: &str = "GET /apis/larder.dev/v1alpha1/queues";
 const CLASSES: &str = "GET /apis/scheduling.k8s.io/v1/priorityclasses";
 const NODES: &str = "GET /api/v1/nodes";
-
-/// Long enough for everything that ends at all, on the slowest machine.
-const NOT_HANGING: Duration = Duration::from_secs(60);
 
 /// A running `larder ui --cluster`.
 struct Page {
@@ -68,8 +66,8 @@ fn is_read(state: &Value) -> bool {
     state["ages"][1].is_u64()
 }
 
-#[test]
-fn the_page_has_every_node_dataset_queue_and_job_of_a_large_cluster() {
+/// A cluster of 1,000 nodes and 200 jobs.
+fn large() -> Server {
     let name = |number: usize| format!("n{number:03}");
     let cache = |number: usize| {
         json!({
@@ -98,13 +96,18 @@ fn the_page_has_every_node_dataset_queue_and_job_of_a_large_cluster() {
         (0..200).map(|number| job(&format!("run-{number}"), json!({"phase": phases[number % 4]}))).collect();
     let caches: Vec<Value> = (0..1000).map(cache).collect();
     let nodes: Vec<Value> = (0..1000).map(node).collect();
-    let server = Server::start()
+    Server::start()
         .answers(DATASETS, 200, &list("Dataset", &[dataset]))
         .answers(CACHES, 200, &list("NodeCache", &caches))
         .answers(JOBS, 200, &list("TrainingJob", &jobs))
         .answers(QUEUES, 200, &list("Queue", &[queue]))
         .answers(CLASSES, 200, &list("PriorityClass", &[]))
-        .answers(NODES, 200, &list("Node", &nodes));
+        .answers(NODES, 200, &list("Node", &nodes))
+}
+
+#[test]
+fn the_page_has_every_node_dataset_queue_and_job_of_a_large_cluster() {
+    let server = large();
     let state = Page::open(&server).state_that(is_read);
     let cluster = &state["cluster"];
     assert!(cluster["error"].is_null() && cluster["notes"] == json!([]), "{cluster:#}");
@@ -119,7 +122,8 @@ fn the_page_has_every_node_dataset_queue_and_job_of_a_large_cluster() {
     }
     let waits = all("jobs").into_iter().find(|job| job["name"] == "team-a/run-0").unwrap();
     assert!(waits["sentence"].as_str().unwrap().starts_with("team-a/run-0 "), "{waits}");
-    let quota = &all("queues")[0]["quota"][0];
+    let queues = all("queues");
+    let quota = &queues[0]["quota"][0];
     assert_eq!((&quota["text"], &quota["used"]), (&json!("6 of 8 GPUs"), &json!(6)));
 }
 
@@ -159,4 +163,42 @@ fn the_objects_stay_on_the_page_while_the_cluster_fails() {
     let state = page.state_that(|state| !state["cluster"]["error"].is_null());
     assert!(state["cluster"]["error"].as_str().unwrap().contains("not in the script"), "{state:#}");
     assert!(is_read(&state) && state["cluster"]["jobs"][0]["name"] == "team-a/run", "{state:#}");
+}
+
+// SEMANTICS: W2
+#[test]
+fn the_page_of_a_large_cluster_is_used_by_keys_alone_and_asks_no_other_server() {
+    let server = large();
+    let Some(mut browser) = Browser::start() else { return };
+    let mut page = Page::open(&server);
+    browser.open(&format!("http://{}/#{}", page.host, page.token));
+    browser.wait_until("document.readyState === 'complete' && document.querySelector('#views').hidden === false");
+    assert_eq!(browser.value("location.hash"), "", "the token stays in sight");
+    browser.press("2", 50, "2");
+    browser.wait_until("document.querySelectorAll('#nodes button').length === 1000");
+    assert_eq!(browser.value("document.querySelectorAll('#jobs li').length"), 200);
+    let is_among_nodes =
+        "document.activeElement.parentElement !== null && document.activeElement.parentElement.id === 'nodes'";
+    for _ in 0..30 {
+        if browser.value(is_among_nodes) == true {
+            break;
+        }
+        browser.press("Tab", 9, "");
+    }
+    browser.press("ArrowRight", 39, "");
+    assert_eq!(browser.value("document.activeElement.dataset.node"), "n001");
+    let shown = browser.value("document.querySelector('#node').textContent");
+    assert!(shown.as_str().unwrap().starts_with("n001: 1 B of 100 B promised"), "{shown}");
+    browser.press("/", 191, "/");
+    browser.type_text("n042");
+    browser.wait_until("document.querySelectorAll('#nodes button').length === 1");
+    browser.press("Escape", 27, "");
+    browser.wait_until("document.querySelectorAll('#nodes button').length === 1000");
+
+    page.child.kill().unwrap();
+    browser.wait_until("document.querySelector('#live').className === 'old'");
+    assert_eq!(browser.value("document.querySelectorAll('#nodes button').length"), 1000, "the figures stay");
+    let own = format!("http://{}/", page.host);
+    assert!(browser.asked.iter().all(|url| url.starts_with(&own) || url.starts_with("data:")), "{:?}", browser.asked);
+    assert!(browser.asked.iter().any(|url| url.ends_with("page.js")), "{:?}", browser.asked);
 }
