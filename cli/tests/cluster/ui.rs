@@ -172,7 +172,7 @@ fn the_page_of_a_large_cluster_is_used_by_keys_alone_and_asks_no_other_server() 
     let Some(mut browser) = Browser::start() else { return };
     let mut page = Page::open(&server);
     browser.open(&format!("http://{}/#{}", page.host, page.token));
-    browser.wait_until("document.readyState === 'complete' && document.querySelector('#views').hidden === false");
+    browser.wait_until("document.querySelector('#views:not([hidden])') !== null");
     assert_eq!(browser.value("location.hash"), "", "the token stays in sight");
     browser.press("2", 50, "2");
     browser.wait_until("document.querySelectorAll('#nodes button').length === 1000");
