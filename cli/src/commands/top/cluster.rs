@@ -27,17 +27,14 @@ pub(super) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
         let asked = Asked::all(NODE_CACHE, None);
         let listed = cluster.list(&asked, None, |object| caches.extend(typed::<NodeCache>(object).ok()));
         let listed = runtime.block_on(listed).map_err(|error| cluster.in_words(error, &asked));
-        let trouble = match (listed, &last) {
-            (Ok(()), _) => {
-                last = Some(caches.clone());
-                None
-            }
+        let trouble = if let Err(error) = listed {
             // An outage of the API server does not end the screen.
-            (Err(error), Some(last)) => {
-                caches.clone_from(last);
-                Some(error.to_string())
-            }
-            (Err(error), None) => return Err(error),
+            let Some(last) = &last else { return Err(error) };
+            caches.clone_from(last);
+            Some(error.to_string())
+        } else {
+            last = Some(caches.clone());
+            None
         };
         Ok(move |order: Order, size: Size| screen(&caches, trouble.as_deref(), order, size))
     })
