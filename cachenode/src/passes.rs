@@ -127,7 +127,9 @@ impl Passes {
     pub(crate) fn look(&mut self, now: Moment, counted: Counted, cached: Cached) -> Option<Pass> {
         let before = std::mem::replace(&mut self.before, counted);
         let began = self.looked.replace(now).unwrap_or(now);
-        if self.running.is_none() && all(&counted) > all(&before) {
+        // Reads that all fail are of a pass, too: they must not count as none.
+        let is_read = all(&counted) > all(&before) || counted.read_errors > before.read_errors;
+        if self.running.is_none() && is_read {
             self.number += 1;
             self.running = Some(Begun { began, before, cached });
         }
@@ -300,6 +302,17 @@ mod tests {
         let json = serde_json::to_value(&pass).unwrap();
         assert_eq!(json["stalls"]["throttled"], 0.25);
         assert_eq!(serde_json::from_value::<Pass>(json).unwrap(), pass);
+    }
+
+    #[tokio::test]
+    async fn reads_that_all_fail_are_of_a_pass() {
+        let mut reader = Reader::new();
+        reader.counted.read_errors = 3;
+        assert_eq!(reader.passes_by(1), None);
+        let all = reader.passes.all(reader.now, &reader.counted);
+        assert_eq!((all.len(), all[0].read_errors, all[0].hit_ratio), (1, 3, None));
+        let pass = reader.reads(60, 40, 1).unwrap();
+        assert_eq!((pass.number, pass.read_errors, pass.hit_ratio), (1, 3, Some(0.6)));
     }
 
     #[tokio::test]

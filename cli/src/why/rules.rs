@@ -169,10 +169,6 @@ fn remedy(dir: &Path, stats: &Stats, cause: Cause) -> String {
     }
 }
 
-fn reads_fail(stats: &Stats) -> String {
-    format!("look at the log of the process that serves it, and at the server of {}", stats.dataset.origin)
-}
-
 fn command(dir: &Path, verb: &str, flag: &str) -> String {
     larder_command(&[verb, &dir.to_string_lossy(), flag])
 }
@@ -209,13 +205,10 @@ pub(crate) fn judge(dir: &Path, stats: &Stats) -> Verdict {
             format!("does not answer: {waiting} {verb} now, the oldest for {oldest}, mostly for {}", awaited(cause));
         return verdict(Reason::NoAnswer, why, &remedy(dir, stats, cause));
     }
-    let Some(at) = decisive(&stats.passes).filter(|at| asked_bytes(&stats.passes[*at]) > 0) else {
-        // A pass begins with bytes, so reads that all fail are in none.
-        let failed = stats.metrics.get("fs_errors_total").copied().unwrap_or(0);
-        if failed > 0 {
-            let why = format!("answers no read: {} failed", count(failed, "read"));
-            return verdict(Reason::ReadsFail, why, &reads_fail(stats));
-        }
+    // Reads that fail decide, however short the pass is.
+    let failing = stats.passes.len().checked_sub(1).filter(|at| stats.passes[*at].read_errors > 0);
+    let read = || decisive(&stats.passes).filter(|at| asked_bytes(&stats.passes[*at]) > 0);
+    let Some(at) = failing.or_else(read) else {
         let todo = "if the job does read it, the kernel's page cache has all that it reads";
         return verdict(Reason::NothingRead, "was not asked for a byte yet".to_owned(), todo);
     };
@@ -229,7 +222,8 @@ impl Case<'_> {
         if pass.read_errors > 0 {
             let all = pass.reads + pass.read_errors;
             let why = format!("answers reads with errors: {} of {all} in pass {}", pass.read_errors, pass.number);
-            return self.verdict(Reason::ReadsFail, why, |pass| pass.read_errors > 0, reads_fail(self.stats));
+            let todo = format!("look at the log of the process that serves it, and at {}", self.stats.dataset.origin);
+            return self.verdict(Reason::ReadsFail, why, |pass| pass.read_errors > 0, todo);
         }
         let longest = longest(pass);
         if ratio_waited(pass) < WAITED_LEAST {

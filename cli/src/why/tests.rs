@@ -175,7 +175,7 @@ fn each_cause_has_its_sentence_with_numbers_since_when_and_what_to_do() {
             Reason::ReadsFail,
             with(third(60.0, Cause::Origin), json!({"reads": 97, "read_errors": 3})),
             json!({}),
-            &["answers reads with errors: 3 of 100 in pass 3", "the log of the process", "the server of s3://bucket"],
+            &["answers reads with errors: 3 of 100 in pass 3", "the log of the process", "and at s3://bucket"],
         ),
         (
             Reason::OtherListing,
@@ -262,14 +262,17 @@ fn reads_without_an_answer_wait_for_the_cause_of_the_running_pass_and_have_its_r
 #[test]
 fn a_mount_that_nobody_reads_is_judged_too() {
     let quiet = with(pass(1, 0.0, Cause::Origin), json!({"complete": false, "bytes": {"store": 0, "origin": 0}}));
-    for passes in [&[][..], &[quiet]] {
+    for passes in [&[][..], &[quiet.clone()]] {
         let verdict = judge(dir(), &stats(passes, json!({})));
         assert_eq!((verdict.reason, verdict.since_unix_seconds), (Reason::NothingRead, None));
         assert!(verdict.sentence(dir()).contains("page cache"), "{verdict:?}");
-        // Reads that all fail bring no bytes.
-        let failing = judge(dir(), &stats(passes, json!({"metrics": {"fs_errors_total": 40}})));
-        assert_eq!(failing.reason, Reason::ReadsFail);
-        assert!(failing.sentence(dir()).contains("answers no read: 40 reads failed; look at the log"), "{failing:?}");
+    }
+    // Reads that all fail bring no bytes.
+    let failing = with(quiet, json!({"number": 2, "reads": 0, "read_errors": 40}));
+    for passes in [&[failing.clone()][..], &[pass(1, 0.0, Cause::Origin), failing]] {
+        let verdict = judge(dir(), &stats(passes, json!({})));
+        assert_eq!(verdict.reason, Reason::ReadsFail);
+        assert!(verdict.sentence(dir()).contains("answers reads with errors: 40 of 40 in pass 2"), "{verdict:?}");
     }
 }
 

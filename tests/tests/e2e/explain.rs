@@ -122,9 +122,10 @@ fn reads_that_all_fail_are_not_taken_for_none() {
         false => Fault::None,
     });
     assert!(mount.read_fresh("00").is_err());
+    mount.wait_until("a pass has begun", |mount| mount.stats()["passes"][0]["read_errors"].as_u64() >= Some(1));
     let (document, sentence) = explained(&lab, &mount);
     assert_eq!(document["explanation"]["reason"], "reads_fail", "{document:#}");
-    assert!(sentence.contains("answers no read") && sentence.contains(&lab.url()), "{sentence}");
+    assert!(sentence.contains("answers reads with errors: ") && sentence.contains(&lab.url()), "{sentence}");
 }
 
 // SEMANTICS: W1
