@@ -63,6 +63,9 @@ pub struct Pass {
     pub origin_errors: u64,
     /// Attempts at the origin that were repeated, by the reason.
     pub origin_retries: BTreeMap<String, u64>,
+    /// Reads from other nodes that failed.
+    #[serde(default)]
+    pub peer_errors: u64,
     /// The median of the time to the head of an answer of the origin. None if there were none.
     pub origin_p50_seconds: Option<f64>,
     /// The 99th percentile of it.
@@ -85,6 +88,7 @@ pub(crate) struct Counted {
     pub(crate) stalls: TimeByCause,
     pub(crate) origin_errors: u64,
     pub(crate) origin_retries: [(&'static str, u64); 3],
+    pub(crate) peer_errors: u64,
     pub(crate) origin_answers: Durations,
     /// The plans that programs have open now.
     pub(crate) plans: usize,
@@ -131,7 +135,9 @@ impl Passes {
     pub(crate) fn look(&mut self, now: Moment, counted: Counted, cached: Cached) -> Option<Pass> {
         let before = std::mem::replace(&mut self.before, counted);
         let (began, cached) = self.looked.replace((now, cached)).unwrap_or((now, cached));
-        if self.running.is_none() && all(&counted) > all(&before) {
+        // Reads that all fail are of a pass, too: they must not count as none.
+        let is_read = all(&counted) > all(&before) || counted.read_errors > before.read_errors;
+        if self.running.is_none() && is_read {
             self.number += 1;
             self.running = Some(Begun { began, before, cached });
         }
@@ -208,6 +214,7 @@ impl Begun {
             stalls,
             origin_errors: counted.origin_errors - before.origin_errors,
             origin_retries: retries.map(|((reason, now), (_, before))| (reason.to_owned(), now - before)).collect(),
+            peer_errors: counted.peer_errors - before.peer_errors,
             origin_p50_seconds: answers.quantile(0.5),
             origin_p99_seconds: answers.quantile(0.99),
         }
@@ -288,6 +295,7 @@ mod tests {
             reader.counted.stalls[Cause::Throttled as usize] += Duration::from_millis(millis);
             reader.counted.origin_retries[0] = ("throttled", reader.counted.origin_retries[0].1 + 2);
             reader.counted.origin_errors += 1;
+            reader.counted.peer_errors += 1;
             reader.counted.read_errors += 1;
             reader.counted.origin_answers = answers.now();
         };
@@ -298,6 +306,7 @@ mod tests {
         assert_eq!((pass.cached_bytes, pass.fills_cache()), (60, false));
         assert_eq!((pass.stall_seconds, pass.stalls[&Cause::Throttled], pass.stalls[&Cause::Disk]), (0.25, 0.25, 0.0));
         assert_eq!((pass.origin_retries["throttled"], pass.origin_errors, pass.read_errors), (2, 1, 1));
+        assert_eq!(pass.peer_errors, 1);
         assert_eq!((pass.origin_p50_seconds, pass.origin_p99_seconds), (Some(0.25), Some(0.25)));
         let json = serde_json::to_value(&pass).unwrap();
         assert_eq!(json["stalls"]["throttled"], 0.25);
@@ -317,6 +326,17 @@ mod tests {
         assert_eq!((first.cached_bytes, first.fills_cache()), (0, true));
         let second = look(60, 40, 60).unwrap();
         assert_eq!((second.cached_bytes, second.fills_cache()), (60, false));
+    }
+
+    #[tokio::test]
+    async fn reads_that_all_fail_are_of_a_pass() {
+        let mut reader = Reader::new();
+        reader.counted.read_errors = 3;
+        assert_eq!(reader.passes_by(1), None);
+        let all = reader.passes.all(reader.now, &reader.counted);
+        assert_eq!((all.len(), all[0].read_errors, all[0].hit_ratio), (1, 3, None));
+        let pass = reader.reads(60, 40, 1).unwrap();
+        assert_eq!((pass.number, pass.read_errors, pass.hit_ratio), (1, 3, Some(0.6)));
     }
 
     #[tokio::test]

@@ -15,8 +15,8 @@ use larder_cachenode::Stats;
 use larder_daemon_api::mountinfo::larder_mounts;
 use larder_dataset::Chain;
 
-use crate::mount_stats::{is_foreign, read};
-use view::MountView;
+use crate::mount_stats::{SILENT, is_foreign, read};
+use view::{Counted, MountView};
 
 /// Rates are those of this time.
 const SPAN: Duration = Duration::from_secs(10);
@@ -35,8 +35,10 @@ struct Asked {
     questions: SyncSender<()>,
     answers: Receiver<anyhow::Result<Stats>>,
     is_waiting: bool,
-    /// The stats of the last seconds, the oldest first.
-    samples: VecDeque<(Instant, Stats)>,
+    /// It has not answered an earlier question in time, so it is not waited for.
+    is_late: bool,
+    /// What it had counted in the last seconds, the oldest first.
+    samples: VecDeque<(Instant, Counted)>,
 }
 
 impl Asked {
@@ -46,32 +48,32 @@ impl Asked {
         let dir = dir.to_owned();
         // It ends with this value, unless the mount never answers.
         std::thread::spawn(move || while asked.recv().is_ok() && answer.send(read(&dir)).is_ok() {});
-        Self { questions, answers, is_waiting: false, samples: VecDeque::new() }
+        Self { questions, answers, is_waiting: false, is_late: false, samples: VecDeque::new() }
     }
 
     fn ask(&mut self) {
+        self.is_late = self.is_waiting;
         if !self.is_waiting {
             self.is_waiting = self.questions.send(()).is_ok();
         }
     }
 
-    /// Takes the answer, for which it waits until `deadline`.
+    /// Takes the answer, for which it waits until `deadline`, unless it is late already.
     fn answer(&mut self, dir: &Path, deadline: Instant) -> Option<MountView> {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = if self.is_late { Duration::ZERO } else { deadline.saturating_duration_since(Instant::now()) };
         let Ok(answer) = self.answers.recv_timeout(left) else {
-            let why = "its process does not answer: it is stopped, or has no CPU".to_owned();
-            return Some(MountView::dead(dir, why));
+            return Some(MountView::dead(dir, SILENT.to_owned()));
         };
         self.is_waiting = false;
         match answer {
             Ok(stats) => {
                 let now = Instant::now();
-                self.samples.push_back((now, stats));
+                self.samples.push_back((now, Counted::from(&stats)));
                 while self.samples.len() > 2 && self.samples.get(1).is_some_and(|(at, _)| now - *at >= SPAN) {
                     self.samples.pop_front();
                 }
-                let ((began, before), (ended, stats)) = (self.samples.front()?, self.samples.back()?);
-                Some(MountView::new(dir, stats, before, ended.duration_since(*began)))
+                let (began, before) = *self.samples.front()?;
+                Some(MountView::new(dir, &stats, before, now - began))
             }
             Err(error) if is_foreign(&error) => None,
             Err(error) => {
@@ -95,5 +97,27 @@ impl Machine {
         }
         let deadline = Instant::now() + ANSWER;
         dirs.iter().filter_map(|dir| self.mounts.get_mut(dir)?.answer(dir, deadline)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SEMANTICS: W2
+    #[test]
+    fn a_mount_that_does_not_answer_delays_the_others_once() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join(".larder")).unwrap();
+        // A pipe that nobody writes to answers as little as a process that is stopped.
+        let pipe = folder.path().join(".larder/stats.json");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let mut asked = Asked::new(folder.path());
+        let far = Duration::from_secs(365 * 24 * 3600);
+        for patience in [Duration::ZERO, far, far] {
+            asked.ask();
+            let view = asked.answer(folder.path(), Instant::now() + patience).unwrap();
+            assert_eq!(view.error.as_deref(), Some(SILENT));
+        }
     }
 }

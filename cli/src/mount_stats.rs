@@ -1,28 +1,51 @@
 //! The stats that a mount publishes in `.larder/stats.json`.
 
 use std::io;
-use std::path::Path;
-use std::sync::mpsc;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use larder_cachenode::Stats;
 use larder_dataset::larder_command;
+
+/// How long a command waits for the stats of mounts. A process with little CPU needs seconds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Why a mount has no stats, if it does not answer.
+pub(crate) const SILENT: &str = "its process does not answer: it is stopped, or has no CPU";
+
+/// Reads the stats of mounts, each in a thread of its own: one whose process is stopped does not answer, and hides no
+/// other. Waits this long at most.
+pub(crate) fn read_all(dirs: &[PathBuf], patience: Duration) -> Vec<anyhow::Result<Stats>> {
+    let ask = |dir: &PathBuf| {
+        let (answer, answers) = sync_channel(1);
+        let dir = dir.clone();
+        // It ends with the answer, or with the process.
+        std::thread::spawn(move || {
+            let _ = answer.send(read(&dir));
+        });
+        answers
+    };
+    let asked: Vec<Receiver<anyhow::Result<Stats>>> = dirs.iter().map(ask).collect();
+    let deadline = Instant::now() + patience;
+    let take = |(answers, dir): (Receiver<anyhow::Result<Stats>>, &PathBuf)| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        answers.recv_timeout(left).unwrap_or_else(|_| Err(anyhow!("{}: {SILENT}", dir.display())))
+    };
+    asked.into_iter().zip(dirs).map(take).collect()
+}
+
+/// The sentence about a mount without stats.
+pub(crate) fn without(dir: &Path, why: &str) -> String {
+    format!("{} has no figures: {why}.", dir.display())
+}
 
 /// Reads the stats of the mount at `dir`.
 pub(crate) fn read(dir: &Path) -> anyhow::Result<Stats> {
     let path = dir.join(".larder/stats.json");
     let text = std::fs::read(&path).map_err(|error| unreadable(dir, error))?;
     serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))
-}
-
-/// The same, or an error after `limit`: a mount whose process is stopped, or whose service restarts, does not answer.
-pub(crate) fn read_within(dir: &Path, limit: Duration) -> anyhow::Result<Stats> {
-    let (sender, receiver) = mpsc::channel();
-    let asked = dir.to_owned();
-    // It ends with this process, if the mount never answers; when it answers too late, nobody receives.
-    std::thread::spawn(move || drop(sender.send(read(&asked))));
-    receiver.recv_timeout(limit).with_context(|| format!("{} does not answer", dir.display()))?
 }
 
 /// A command about the mount at `dir`, ready to be pasted into a shell.
@@ -57,6 +80,19 @@ mod tests {
         for (kind, foreign) in [(io::ErrorKind::PermissionDenied, true), (io::ErrorKind::NotConnected, false)] {
             assert_eq!(is_foreign(&unreadable(Path::new("/data"), kind.into())), foreign);
         }
+    }
+
+    // SEMANTICS: W1
+    #[test]
+    fn a_mount_that_does_not_answer_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join(".larder")).unwrap();
+        // A pipe that nobody writes to answers as little as a process that is stopped.
+        let pipe = folder.path().join(".larder/stats.json");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let read = read_all(&[folder.path().to_owned()], Duration::ZERO);
+        let error = read[0].as_ref().unwrap_err().to_string();
+        assert!(read.len() == 1 && error.contains("does not answer"), "{error}");
     }
 
     #[test]

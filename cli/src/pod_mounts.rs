@@ -3,6 +3,7 @@
 use anyhow::{Context, anyhow, bail};
 use k8s_openapi::api::core::v1::Pod;
 use larder_api::names::SYSTEM_NAMESPACE;
+use larder_dataset::size::show_bytes;
 use larder_kube::Error;
 use larder_kube::api::AttachParams;
 use serde::{Deserialize, Serialize};
@@ -16,8 +17,8 @@ use crate::cluster::{ANSWER, Asked, Cluster, EXEC, POD, typed};
 const SELECTOR: &str = "app.kubernetes.io/name=larder-csi";
 const CONTAINER: &str = "larder-csi";
 const COMMAND: [&str; 3] = ["larder", "explain", "--json"];
-/// The largest output in bytes.
-const MOST: u64 = 8 << 20;
+/// The largest output in bytes. A mount takes 60 KB.
+const MOST: u64 = 64 << 20;
 
 /// A mount, as `larder explain --json` prints it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -34,13 +35,15 @@ pub(crate) async fn of(cluster: &Cluster, node: &str, uid: &str) -> anyhow::Resu
     let mut name = None;
     let take = |object| {
         let Ok(pod) = typed::<Pod>(object) else { return };
-        if pod.spec.is_some_and(|spec| spec.node_name.as_deref() == Some(node)) {
+        // While the DaemonSet is rolled or after an eviction, a node has a pod that has ended, too.
+        let is_running = pod.status.is_some_and(|status| status.phase.as_deref() == Some("Running"));
+        if is_running && pod.spec.is_some_and(|spec| spec.node_name.as_deref() == Some(node)) {
             name = pod.metadata.name;
         }
     };
     let listed = cluster.list(&asked, Some(SELECTOR.to_owned()), take).await;
     listed.map_err(|error| cluster.in_words(error, &asked))?;
-    let Some(name) = name else { bail!("there is no larder-csi on {node}") };
+    let Some(name) = name else { bail!("no larder-csi runs on {node}") };
     let output = timeout(ANSWER, run(cluster, &name)).await;
     let output =
         output.map_err(|_| anyhow!("no answer within {} s: a mount of {node} may hang", ANSWER.as_secs()))??;
@@ -64,7 +67,10 @@ async fn run(cluster: &Cluster, name: &str) -> anyhow::Result<Vec<u8>> {
     })?;
     let mut output = Vec::new();
     let stdout = process.stdout().context("the API server opens no output")?;
-    stdout.take(MOST).read_to_end(&mut output).await.context("read the output")?;
+    stdout.take(MOST + 1).read_to_end(&mut output).await.context("read the output")?;
     process.abort();
+    if output.len() as u64 > MOST {
+        bail!("its node has so many mounts that {name} says more than {}", show_bytes(MOST));
+    }
     Ok(output)
 }

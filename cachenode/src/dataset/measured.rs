@@ -139,6 +139,7 @@ impl Dataset {
             stalls: self.stalls().times(),
             origin_errors: counters.origin_errors.load(Ordering::Relaxed),
             origin_retries: counters.retries(),
+            peer_errors: counters.peer_errors.load(Ordering::Relaxed),
             origin_answers: counters.origin_answers[Attempt::Answered as usize].now(),
             plans,
             epochs,

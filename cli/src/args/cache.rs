@@ -54,7 +54,8 @@ pub(crate) struct CacheNameArgs {
 /// Which cache is meant.
 #[derive(Debug, Args)]
 pub(crate) struct CachePlace {
-    /// The cache directory. Default: ~/.cache/larder/store.
+    /// The cache directory. Default: that of the larderd.service of this machine for root, otherwise
+    /// ~/.cache/larder/store.
     #[arg(long, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
     /// The directory of larderd's socket, if it is not the cache directory.

@@ -52,7 +52,8 @@ pub(crate) struct StatsArgs {
     #[arg(long, conflicts_with = "watch")]
     pub(crate) cluster: bool,
     /// Show the passes over datasets that have ended, also of mounts that are gone: hits beside the promise, and for
-    /// how long readers waited for what. They are kept in ~/.cache/larder.
+    /// how long readers waited for what. They are kept in ~/.cache/larder, and those of
+    /// larderd.service in /var/lib/larder/home.
     #[arg(long, conflicts_with_all = ["watch", "cluster", "dir"])]
     pub(crate) history: bool,
 }

@@ -29,6 +29,7 @@ use crate::{daemon, output, source};
 use announcement::Announcement;
 use request::{cache_dir, credentials, request, serving_args};
 pub(crate) use request::{default_cache_dir, run_dir};
+pub(crate) use service::{has_own_home, serving};
 
 /// How long the command retries while the process that owns the cache does not answer.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,7 +42,7 @@ fn background(args: &MountArgs) -> anyhow::Result<ExitCode> {
     preflight::check(args)?;
     let runtime = source::runtime()?;
     let dataset = source::resolve(&args.src, &args.origin, args.refresh, &runtime)?;
-    if let Some(run_dir) = runtime.block_on(service::serving(args, SERVICE_RUN_DIR.as_ref()))? {
+    if let Some(run_dir) = runtime.block_on(serving(args.cache_dir.as_deref(), SERVICE_RUN_DIR.as_ref()))? {
         mount_by_service(args, &dataset.path, &run_dir, &runtime)?;
         result::tell(args, &dataset)?;
         return Ok(ExitCode::SUCCESS);

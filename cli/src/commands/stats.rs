@@ -12,7 +12,7 @@ use larder_cachenode::Stats;
 use larder_daemon_api::mountinfo::larder_mounts;
 
 use crate::args::StatsArgs;
-use crate::mount_stats::{is_foreign, read};
+use crate::mount_stats::{PATIENCE, is_foreign, read, read_all};
 use crate::output;
 use table::{overview, table};
 
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.dir.is_none() && !args.json && !args.cluster && !args.watch {
-        let all: Vec<_> = dirs.iter().map(|dir| (dir.as_path(), read(dir))).collect();
+        let all: Vec<_> = dirs.iter().map(PathBuf::as_path).zip(read_all(&dirs, PATIENCE)).collect();
         output::text(&overview(&all))?;
         let errors = all.iter().filter_map(|(_, stats)| stats.as_ref().err());
         let dead: Vec<_> = errors.filter(|error| !is_foreign(error)).collect();

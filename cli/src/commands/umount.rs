@@ -25,7 +25,8 @@ pub(crate) fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     }
     // A dead mount has no stats, which would contain the id of its process, and that of a service that cannot start
     // does not answer.
-    let server = mount_stats::read_within(&resolved, ANSWER).ok().map(|stats| stats.process);
+    let stats = mount_stats::read_all(std::slice::from_ref(&resolved), ANSWER).pop();
+    let server = stats.and_then(Result::ok).map(|stats| stats.process);
     let asked = match server.as_ref().and_then(|process| process.socket.as_deref()) {
         Some(socket) => {
             let runtime = source::runtime()?;

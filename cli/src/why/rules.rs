@@ -18,6 +18,9 @@ const WAITED_LEAST: f64 = 0.05;
 const BELOW_PROMISE: f64 = 0.05;
 /// An origin of which half of the answers take this long is slow, in seconds.
 const SLOW_ORIGIN: f64 = 0.25;
+/// Reads from other nodes that failed, and blocks that were not written, have decided about a pass only if they are
+/// more than this part of all.
+const FEW: f64 = 0.001;
 /// Reads that have waited for this long, in seconds, have no other reason that counts.
 const NO_ANSWER: f64 = 10.0;
 /// A pass that has just begun says less than the one before. It counts once it has asked for this part of the dataset,
@@ -33,6 +36,8 @@ pub(crate) enum Reason {
     NothingRead,
     /// Reads have waited for long and are not answered.
     NoAnswer,
+    /// Reads are answered with errors.
+    ReadsFail,
     /// Readers hardly wait: the job is bound elsewhere.
     BoundElsewhere,
     /// Objects were replaced since the listing, and reads of them fail.
@@ -143,6 +148,31 @@ pub(crate) fn awaited(cause: Cause) -> &'static str {
     }
 }
 
+/// The advice for a mount whose readers wait for this cause.
+fn remedy(dir: &Path, stats: &Stats, cause: Cause) -> String {
+    let origin = &stats.dataset.origin;
+    match cause {
+        Cause::Origin | Cause::OriginErrors => format!("look at the server of {origin}, and at the network to it"),
+        Cause::Throttled => {
+            format!("ask for a higher request rate for {origin}, read larger files or `larder pack` the dataset")
+        }
+        Cause::Limit => {
+            "raise --memory-target, --origin-rate or --origin-concurrency of the process that serves it".to_owned()
+        }
+        Cause::Peer => {
+            let nodes = command(dir, "stats", "--cluster");
+            format!("`{nodes}` shows which nodes serve it; look at the network between them")
+        }
+        Cause::Disk => "look for other programs on that disk, or name a faster one with --cache-dir".to_owned(),
+        Cause::Kernel => "mount with more --threads".to_owned(),
+        Cause::Cpu => "give its container more CPU, or leave cores free beside the job's own workers".to_owned(),
+    }
+}
+
+fn command(dir: &Path, verb: &str, flag: &str) -> String {
+    larder_command(&[verb, &dir.to_string_lossy(), flag])
+}
+
 /// A mount, and the pass that decides about it.
 struct Case<'s> {
     dir: &'s Path,
@@ -166,13 +196,19 @@ pub(crate) fn judge(dir: &Path, stats: &Stats) -> Verdict {
     }
     let stalls = &stats.stalls;
     if stalls.oldest_wait_seconds >= NO_ANSWER {
-        let longest = longest_of(&stalls.by_cause).map_or("an answer", awaited);
+        // The waits of earlier passes, and so of the mount as a whole, may have had another cause.
+        let running = stats.passes.last().filter(|pass| !pass.complete);
+        let cause = running.and_then(longest).or_else(|| longest_of(&stalls.by_cause)).unwrap_or(Cause::Origin);
+        let verb = if stalls.reads_waiting == 1 { "waits" } else { "wait" };
         let (waiting, oldest) = (count(stalls.reads_waiting, "read"), seconds(stalls.oldest_wait_seconds));
-        let why = format!("does not answer: {waiting} wait now, the oldest for {oldest}, mostly for {longest}");
-        let todo = format!("look at the server of {}, and at the log of the mount", stats.dataset.origin);
-        return verdict(Reason::NoAnswer, why, &todo);
+        let why =
+            format!("does not answer: {waiting} {verb} now, the oldest for {oldest}, mostly for {}", awaited(cause));
+        return verdict(Reason::NoAnswer, why, &remedy(dir, stats, cause));
     }
-    let Some(at) = decisive(&stats.passes).filter(|at| asked_bytes(&stats.passes[*at]) > 0) else {
+    // Reads that fail decide, however short the pass is.
+    let failing = stats.passes.len().checked_sub(1).filter(|at| stats.passes[*at].read_errors > 0);
+    let read = || decisive(&stats.passes).filter(|at| asked_bytes(&stats.passes[*at]) > 0);
+    let Some(at) = failing.or_else(read) else {
         let todo = "if the job does read it, the kernel's page cache has all that it reads";
         return verdict(Reason::NothingRead, "was not asked for a byte yet".to_owned(), todo);
     };
@@ -182,7 +218,13 @@ pub(crate) fn judge(dir: &Path, stats: &Stats) -> Verdict {
 
 impl Case<'_> {
     fn judge(&self) -> Verdict {
-        let (stats, pass) = (self.stats, self.pass);
+        let pass = self.pass;
+        if pass.read_errors > 0 {
+            let all = pass.reads + pass.read_errors;
+            let why = format!("answers reads with errors: {} of {all} in pass {}", pass.read_errors, pass.number);
+            let todo = format!("look at the log of the process that serves it, and at {}", self.stats.dataset.origin);
+            return self.verdict(Reason::ReadsFail, why, |pass| pass.read_errors > 0, todo);
+        }
         let longest = longest(pass);
         if ratio_waited(pass) < WAITED_LEAST {
             return self.bound_elsewhere();
@@ -192,43 +234,33 @@ impl Case<'_> {
             Some(Cause::Throttled) => {
                 let refusals = count(retries(pass, "throttled"), "refusal");
                 let why = format!("waits because its origin throttles it: {}, with {refusals}", self.numbers());
-                let todo = format!(
-                    "ask for a higher request rate for {}, read larger files or `larder pack` the dataset",
-                    stats.dataset.origin
-                );
-                self.waiting(Reason::OriginThrottles, why, Cause::Throttled, todo)
+                self.waiting_for(Reason::OriginThrottles, why, Cause::Throttled)
             }
             Some(Cause::OriginErrors) => {
                 let failures = retries(pass, "error") + retries(pass, "timeout");
                 let failures = format!("{}, {} of them final", count(failures, "failed attempt"), pass.origin_errors);
                 let why = format!("waits because its origin fails: {}, with {failures}", self.numbers());
-                let todo = format!("look at the server of {}, and at the network to it", stats.dataset.origin);
-                self.waiting(Reason::OriginFails, why, Cause::OriginErrors, todo)
+                self.waiting_for(Reason::OriginFails, why, Cause::OriginErrors)
             }
             Some(Cause::Limit) => {
                 let why = format!("waits because of the limits of its own process: {}", self.numbers());
-                let todo = "raise --memory-target, --origin-rate or --origin-concurrency of the process that serves it";
-                self.waiting(Reason::OwnLimits, why, Cause::Limit, todo.to_owned())
+                self.waiting_for(Reason::OwnLimits, why, Cause::Limit)
             }
             Some(Cause::Peer) => {
                 let why = format!("waits for other nodes: {}", self.numbers());
-                let nodes = self.command("stats", "--cluster");
-                let todo = format!("`{nodes}` shows which nodes serve it; look at the network between them");
-                self.waiting(Reason::PeersSlow, why, Cause::Peer, todo)
+                self.waiting_for(Reason::PeersSlow, why, Cause::Peer)
             }
             Some(Cause::Disk) => {
                 let why = format!("waits for the disk of its cache: {}{}", self.numbers(), self.disk_times());
-                let todo = "look for other programs on that disk, or name a faster one with --cache-dir";
-                self.waiting(Reason::DiskSlow, why, Cause::Disk, todo.to_owned())
+                self.waiting_for(Reason::DiskSlow, why, Cause::Disk)
             }
             Some(Cause::Kernel) => {
                 let why = format!("waits because all threads of the mount are busy: {}", self.numbers());
-                self.waiting(Reason::Threads, why, Cause::Kernel, "mount with more --threads".to_owned())
+                self.waiting_for(Reason::Threads, why, Cause::Kernel)
             }
             Some(Cause::Cpu) => {
                 let why = format!("waits because larderd gets too little CPU: {}", self.numbers());
-                let todo = "give its container more CPU, or leave cores free beside the job's own workers";
-                self.waiting(Reason::Cpu, why, Cause::Cpu, todo.to_owned())
+                self.waiting_for(Reason::Cpu, why, Cause::Cpu)
             }
             Some(Cause::Origin) => self.misses(),
         }
@@ -271,12 +303,11 @@ impl Case<'_> {
             return self.verdict(Reason::OriginSlow, why, |pass| pass.origin_p50_seconds.is_some_and(is_slow), todo);
         }
         let from = |tier: &str| pass.bytes.get(tier).copied().unwrap_or(0);
-        if self.metric("fs_peer_errors_total") > 0 && from("peer") < from("origin") {
-            let errors = count(self.metric("fs_peer_errors_total"), "read");
-            let why = format!(
-                "waits for the origin because other nodes are bypassed: {errors} from them failed since the mount, \
-                 {numbers}"
-            );
+        // Each read of a bypassed node counts as one that failed.
+        if pass.peer_errors as f64 > FEW * pass.reads as f64 && from("peer") < from("origin") {
+            let errors = count(pass.peer_errors, "read");
+            let why =
+                format!("waits for the origin because other nodes are bypassed: {errors} from them failed, {numbers}");
             let todo = format!("`{}` shows which nodes do not answer", self.command("stats", "--cluster"));
             return self.waiting(Reason::PeersFail, why, Cause::Origin, todo);
         }
@@ -295,8 +326,9 @@ impl Case<'_> {
             let todo = "mount it with --policy nr, which replaces nothing".to_owned();
             return self.waiting(Reason::Evicts, why, Cause::Origin, todo);
         }
-        if below && self.metric("store_unwritten_total") > 0 {
-            let unwritten = count(self.metric("store_unwritten_total"), "fetched block");
+        let unwritten = self.metric("store_unwritten_total");
+        if below && unwritten as f64 > FEW * f64::from(stats.dataset.blocks) {
+            let unwritten = count(unwritten, "fetched block");
             let why = format!(
                 "waits for the origin because the disk of its cache is too slow to keep what is fetched: {unwritten} \
                  were not written, {numbers}, and {hits}"
@@ -324,6 +356,11 @@ impl Case<'_> {
         let warm = self.command("warm", "--wait");
         let todo = format!("`{warm}` fills the cache; look at the server of {origin} if that is slow too");
         self.waiting(Reason::OriginSlow, why, Cause::Origin, todo)
+    }
+
+    /// As [`Self::waiting`], with the remedy for the cause.
+    fn waiting_for(&self, reason: Reason, why: String, cause: Cause) -> Verdict {
+        self.waiting(reason, why, cause, remedy(self.dir, self.stats, cause))
     }
 
     /// A verdict that is true since the first of the passes in a row in which readers waited for this cause.
@@ -394,7 +431,7 @@ impl Case<'_> {
     }
 
     fn command(&self, verb: &str, flag: &str) -> String {
-        larder_command(&[verb, &self.dir.to_string_lossy(), flag])
+        command(self.dir, verb, flag)
     }
 
     fn metric(&self, name: &str) -> u64 {

@@ -129,9 +129,9 @@ fn each_cause_has_its_sentence_with_numbers_since_when_and_what_to_do() {
         ),
         (
             Reason::PeersFail,
-            third(60.0, Cause::Origin),
-            json!({"metrics": {"fs_peer_errors_total": 7}}),
-            &["other nodes are bypassed: 7 reads from them failed"],
+            with(third(60.0, Cause::Origin), json!({"peer_errors": 70_000})),
+            json!({}),
+            &["other nodes are bypassed: 70000 reads from them failed"],
         ),
         (
             Reason::DiskSlow,
@@ -142,8 +142,12 @@ fn each_cause_has_its_sentence_with_numbers_since_when_and_what_to_do() {
         (
             Reason::DiskSlow,
             with(third(60.0, Cause::Origin), json!({"hit_ratio": 0.3})),
-            json!({"metrics": {"store_unwritten_total": 12}}),
-            &["too slow to keep what is fetched: 12 fetched blocks were not written", "30.0 %", "instead of 62.5 %"],
+            json!({"metrics": {"store_unwritten_total": 300_000}}),
+            &[
+                "too slow to keep what is fetched: 300000 fetched blocks were not written",
+                "30.0 %",
+                "instead of 62.5 %",
+            ],
         ),
         (Reason::Threads, third(60.0, Cause::Kernel), json!({}), &["all threads of the mount are busy", "--threads"]),
         (Reason::Cpu, third(60.0, Cause::Cpu), json!({}), &["too little CPU", "more CPU"]),
@@ -166,6 +170,12 @@ fn each_cause_has_its_sentence_with_numbers_since_when_and_what_to_do() {
                 "seconds": 90.0, "by_cause": {"origin": 90.0}, "reads_waiting": 2, "oldest_wait_seconds": 31.0,
             }}),
             &["2 reads wait now, the oldest for 31 s, mostly for the origin's answers", "the server of s3://bucket"],
+        ),
+        (
+            Reason::ReadsFail,
+            with(third(60.0, Cause::Origin), json!({"reads": 97, "read_errors": 3})),
+            json!({}),
+            &["answers reads with errors: 3 of 100 in pass 3", "the log of the process", "and at s3://bucket"],
         ),
         (
             Reason::OtherListing,
@@ -220,16 +230,49 @@ fn each_cause_has_its_sentence_with_numbers_since_when_and_what_to_do() {
     }
     seen.sort();
     seen.dedup();
-    assert_eq!(seen.len(), 18, "all reasons but NothingRead: {seen:?}");
+    assert_eq!(seen.len(), 19, "all reasons but NothingRead: {seen:?}");
+}
+
+#[test]
+fn a_few_failures_explain_nothing() {
+    let few = with(pass(3, 60.0, Cause::Origin), json!({"peer_errors": 7, "hit_ratio": 0.3}));
+    let metrics = json!({"metrics": {"fs_peer_errors_total": 9_000_000, "store_unwritten_total": 1}});
+    assert_eq!(judge(dir(), &stats(&[few], metrics)).reason, Reason::SmallReservation);
+}
+
+#[test]
+fn reads_without_an_answer_wait_for_the_cause_of_the_running_pass_and_have_its_remedy() {
+    let running = |complete: bool| with(pass(2, 60.0, Cause::Disk), json!({"complete": complete}));
+    let stalls = json!({"stalls": {
+        "seconds": 999.0, "by_cause": {"cpu": 900.0, "disk": 60.0}, "reads_waiting": 1, "oldest_wait_seconds": 31.0,
+    }});
+    for (complete, words) in [
+        (
+            false,
+            "1 read waits now, the oldest for 31 s, mostly for the cache's disk; look for other programs on that disk",
+        ),
+        (true, "mostly for CPU; give its container more CPU"),
+    ] {
+        let verdict = judge(dir(), &stats(&[running(complete)], stalls.clone()));
+        let sentence = verdict.sentence(dir());
+        assert!(verdict.reason == Reason::NoAnswer && sentence.contains(words), "{sentence}");
+    }
 }
 
 #[test]
 fn a_mount_that_nobody_reads_is_judged_too() {
     let quiet = with(pass(1, 0.0, Cause::Origin), json!({"complete": false, "bytes": {"store": 0, "origin": 0}}));
-    for passes in [&[][..], &[quiet]] {
+    for passes in [&[][..], &[quiet.clone()]] {
         let verdict = judge(dir(), &stats(passes, json!({})));
         assert_eq!((verdict.reason, verdict.since_unix_seconds), (Reason::NothingRead, None));
         assert!(verdict.sentence(dir()).contains("page cache"), "{verdict:?}");
+    }
+    // Reads that all fail bring no bytes.
+    let failing = with(quiet, json!({"number": 2, "reads": 0, "read_errors": 40}));
+    for passes in [&[failing.clone()][..], &[pass(1, 0.0, Cause::Origin), failing]] {
+        let verdict = judge(dir(), &stats(passes, json!({})));
+        assert_eq!(verdict.reason, Reason::ReadsFail);
+        assert!(verdict.sentence(dir()).contains("answers reads with errors: 40 of 40 in pass 2"), "{verdict:?}");
     }
 }
 

@@ -2,6 +2,7 @@
 //! output.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod browser;
 mod datasets;
 mod forward;
 mod jobs;
@@ -10,4 +11,5 @@ mod look;
 mod pods;
 mod queues;
 mod server;
+mod ui;
 mod version;

@@ -321,17 +321,19 @@ fn the_mounts_of_a_pod_are_explained_even_without_an_extender() {
         json!({"mount": dir, "sentence": sentence, "passes": []})
     };
     let printed = json!([mount("1234", "it waits for a slow origin."), mount("12345", "it is another pod's.")]);
-    let csi = |name: &str, node: &str| {
+    let csi = |name: &str, node: &str, phase: &str| {
         json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "larder-system", "name": name},
-            "spec": {"nodeName": node, "containers": []},
+            "spec": {"nodeName": node, "containers": []}, "status": {"phase": phase},
         })
     };
+    let all = [csi("csi-6", "n6", "Running"), csi("csi-7", "n7", "Running"), csi("evicted", "n7", "Failed")];
     let server = || {
-        Server::start()
-            .answers(NOTEBOOK, 200, &mounted())
-            .answers(CSI_PODS, 200, &list("Pod", &[csi("csi-6", "n6"), csi("csi-7", "n7")]))
-            .answers(PODS, 200, &list("Pod", &[]))
+        Server::start().answers(NOTEBOOK, 200, &mounted()).answers(CSI_PODS, 200, &list("Pod", &all)).answers(
+            PODS,
+            200,
+            &list("Pod", &[]),
+        )
     };
     let exec = format!("{PODS}/csi-7/exec");
     let with = server().forwards(&exec, Port::Prints(printed.to_string()));

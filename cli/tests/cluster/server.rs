@@ -2,8 +2,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
+
+use tempfile::NamedTempFile;
 
 use crate::forward::{self, Port};
 
@@ -89,6 +91,17 @@ impl Server {
         self.larder_with(arguments, "")
     }
 
+    /// Starts `larder` with these arguments, and returns it with its first line. Its kubeconfig ends with the file.
+    pub(crate) fn starts(&self, arguments: &[&str]) -> (Child, String, NamedTempFile) {
+        let file = kubeconfig(&self.url);
+        let cluster = ["--kubeconfig", file.path().to_str().unwrap(), "--context", "here"];
+        let mut command = command(&[arguments, &cluster].concat());
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (child, line, file)
+    }
+
     /// The requests, in order.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
@@ -148,8 +161,8 @@ pub(crate) fn status(code: u16, reason: &str, message: &str) -> String {
 }
 
 /// A kubeconfig with the context `here` for a server, in the namespace team-a. The current context is a different one.
-pub(crate) fn kubeconfig(url: &str) -> tempfile::NamedTempFile {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
+pub(crate) fn kubeconfig(url: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: elsewhere\n\
          clusters: [{{name: c, cluster: {{server: '{url}'}}}}, {{name: no, cluster: {{server: '{NOBODY}'}}}}]\n\
@@ -162,12 +175,19 @@ pub(crate) fn kubeconfig(url: &str) -> tempfile::NamedTempFile {
     file
 }
 
-/// Runs `larder` with an environment that hides this machine's own clusters.
-pub(crate) fn run(arguments: &[&str], input: &str) -> Output {
+/// `larder` with an environment that hides this machine's own clusters.
+fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
     command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", "/nonexistent");
+    command.args(arguments);
+    command
+}
+
+/// Runs `larder` to its end.
+pub(crate) fn run(arguments: &[&str], input: &str) -> Output {
+    let mut command = command(arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.args(arguments).spawn().unwrap();
+    let mut child = command.spawn().unwrap();
     // The error is ignored: a command that does not read its input may have exited.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()

@@ -114,6 +114,42 @@ fn an_origin_that_fails_is_named() {
 
 // SEMANTICS: W1
 #[test]
+fn reads_that_all_fail_are_not_taken_for_none() {
+    let lab = lab();
+    let mount = lab.mount("m", &lab.url(), &[]);
+    lab.proxy.set_hook(|head| match head.is_get_object() {
+        true => Fault::Status { status: 403, code: "AccessDenied" },
+        false => Fault::None,
+    });
+    assert!(mount.read_fresh("00").is_err());
+    mount.wait_until("a pass has begun", |mount| mount.stats()["passes"][0]["read_errors"].as_u64() >= Some(1));
+    let (document, sentence) = explained(&lab, &mount);
+    assert_eq!(document["explanation"]["reason"], "reads_fail", "{document:#}");
+    assert!(sentence.contains("answers reads with errors: ") && sentence.contains(&lab.url()), "{sentence}");
+}
+
+// SEMANTICS: W1
+#[test]
+fn reads_that_wait_for_a_silent_origin_are_named_while_they_wait() {
+    let lab = lab();
+    let mount = lab.mount("m", &lab.url(), &["--attempt-timeout", "2s", "--read-deadline", "10m"]);
+    lab.proxy.set_hook(|head| if head.is_get_object() { Fault::StallBeforeHead } else { Fault::None });
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| mount.read_fresh("00").unwrap().len());
+        mount.wait_until("a read has waited for long", |mount| {
+            mount.stats()["stalls"]["oldest_wait_seconds"].as_f64() >= Some(10.0)
+        });
+        let (document, sentence) = explained(&lab, &mount);
+        // A test that fails must not wait for the reader.
+        lab.proxy.set_hook(|_| Fault::None);
+        assert_eq!(reader.join().unwrap() as u64, FILE_BYTES);
+        assert_eq!(document["explanation"]["reason"], "no_answer", "{document:#}");
+        assert!(sentence.contains("does not answer: ") && sentence.contains(&lab.url()), "{sentence}");
+    });
+}
+
+// SEMANTICS: W1
+#[test]
 fn the_first_pass_a_small_reservation_and_an_evicting_policy_have_sentences_of_their_own() {
     let lab = lab();
     delay(&lab, DELAY);

@@ -78,6 +78,9 @@ fn a_cache_that_does_not_exist_is_neither_made_nor_listed() {
     let error = lab.larder_fails(1, &["cache", "ls", "--cache-dir", dir.to_str().unwrap()]);
     assert!(error.contains("there is no cache at") && error.contains("--cache-dir"), "{error}");
     assert!(!dir.exists());
+    std::fs::create_dir(&dir).unwrap();
+    lab.larder_fails(1, &["cache", "ls", "--cache-dir", dir.to_str().unwrap()]);
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "an empty directory becomes no cache");
 }
 
 // SEMANTICS: W3
@@ -162,6 +165,11 @@ fn the_page_shows_the_mounts_to_those_who_have_its_token() {
         let answer = page.get("/state?0.0", host, token);
         assert!(answer.starts_with("HTTP/1.1 403") && !answer.contains(dir), "{host} {token}: {answer}");
     }
+    // Connections that ask for nothing take no place from those that ask, and no process keeps them all.
+    let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&page.host).unwrap()).collect();
+    assert!(page.state()["machine"].as_array().unwrap().iter().any(|mount| mount["dir"] == dir));
+    let files = std::fs::read_dir(format!("/proc/{}/fd", page.child.id())).unwrap().count();
+    assert!(files < idle.len(), "{files} open files");
 }
 
 /// The page as Chromium has it once its scripts have run for a while. `None` if it is not installed, which only CI must
@@ -198,7 +206,7 @@ fn a_browser_shows_the_page_under_its_own_policy() {
     assert!(shown.contains(&format!("<h2>{dir}</h2>")) && shown.contains(&lab.url()), "{shown}");
     assert!(shown.contains("<p id=\"trouble\" role=\"alert\" hidden"), "{shown}");
     let refused = seen_by_a_browser(&url("0123"), &lab.folder().join("other-profile")).unwrap();
-    assert!(!refused.contains(dir) && refused.contains("open the address that `larder ui` printed"), "{refused}");
+    assert!(!refused.contains(dir) && refused.contains("Open the address that `larder ui` printed"), "{refused}");
 }
 
 // SEMANTICS: W2

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use larder_cachenode::node::caches;
+use larder_daemon_api::socket::SERVICE_RUN_DIR;
 use larder_daemon_api::v1;
 use larder_fs::daemon::cache_info;
 use larder_store::{Store, StoreConfig, StoreCounters};
 
 use crate::args::CachePlace;
-use crate::commands::mount::{default_cache_dir, run_dir};
+use crate::commands::mount::{default_cache_dir, run_dir, serving};
 use crate::daemon;
 
 /// A cache. [`Self::close`] it: only then does a power loss lose none of the changes.
@@ -20,12 +21,20 @@ pub(super) enum Cache {
 }
 
 impl Cache {
-    /// Errors: there is no cache, or a process without a socket there has it open.
+    /// The cache of `place`. Without one, it is the cache to which `larder mount` of this user would bring data. Errors:
+    /// there is no cache, or a process without a socket there has it open.
     pub(super) async fn open(place: &CachePlace) -> anyhow::Result<Self> {
+        if place.run_dir.is_none()
+            && let Some(run_dir) = serving(place.cache_dir.as_deref(), SERVICE_RUN_DIR.as_ref()).await?
+            && let Some(client) = daemon::of(&run_dir).await?
+        {
+            return Ok(Self::Served(client));
+        }
         let dir = place.cache_dir.clone().map_or_else(default_cache_dir, Ok)?;
         // A process that serves it may have another working directory.
         let dir: PathBuf = std::path::absolute(&dir).with_context(|| format!("--cache-dir {}", dir.display()))?;
-        if !dir.is_dir() {
+        // An empty directory would become a cache.
+        if !dir.is_dir() || std::fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_none()) {
             bail!("there is no cache at {}: name its directory with --cache-dir", dir.display());
         }
         let run_dir = place.run_dir.clone().map_or_else(|| run_dir(&dir), Ok)?;

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use larder_cachenode::Stats;
 use larder_daemon_api::mountinfo::larder_mounts;
-use serde_json::Value;
+use larder_dataset::Chain;
+use serde_json::{Value, json};
 
 use crate::args::ExplainMountArgs;
-use crate::mount_stats::{is_foreign, read};
+use crate::mount_stats::{PATIENCE, is_foreign, read_all, without};
 use crate::output;
 use crate::why::{self, Batches};
 
@@ -17,32 +18,33 @@ use crate::why::{self, Batches};
 pub(super) fn run(args: &ExplainMountArgs) -> anyhow::Result<ExitCode> {
     let batches = args.batch_files.zip(args.batch_compute).map(|(files, compute)| Batches { files, compute });
     if let Some(dir) = &args.dir {
-        let stats = read(dir)?;
+        let stats = read_all(std::slice::from_ref(dir), PATIENCE).remove(0)?;
         if args.json {
-            output::json(&json(dir, &stats, batches))?;
+            output::json(&document(dir, &stats, batches))?;
         } else {
             output::text(&view(dir, &stats, batches))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     let dirs: Vec<PathBuf> = larder_mounts().into_iter().map(|mount| mount.path).collect();
-    let all = dirs.iter().map(|dir| (dir, read(dir))).collect::<Vec<_>>();
     let mut code = ExitCode::SUCCESS;
     let mut documents = Vec::new();
-    for (dir, stats) in &all {
+    for (dir, stats) in dirs.iter().zip(&read_all(&dirs, PATIENCE)) {
         match stats {
-            Ok(stats) if args.json => documents.push(json(dir, stats, batches)),
+            Ok(stats) if args.json => documents.push(document(dir, stats, batches)),
             Ok(stats) => output::line(format_args!("{}", output::one_line(&why::judge(dir, stats).sentence(dir))))?,
             Err(error) if is_foreign(error) => {}
             Err(error) => {
                 code = ExitCode::FAILURE;
                 output::error(error);
+                let sentence = without(dir, &Chain(&**error).to_string());
+                documents.push(json!({"mount": dir.display().to_string(), "sentence": sentence}));
             }
         }
     }
     if args.json {
         output::json(&documents)?;
-    } else if all.is_empty() {
+    } else if dirs.is_empty() {
         output::note(format_args!("no dataset is mounted: mount one with `larder mount SRC DIR`"));
     }
     Ok(code)
@@ -58,10 +60,10 @@ fn view(dir: &Path, stats: &Stats, batches: Option<Batches>) -> String {
     text
 }
 
-fn json(dir: &Path, stats: &Stats, batches: Option<Batches>) -> Value {
+fn document(dir: &Path, stats: &Stats, batches: Option<Batches>) -> Value {
     let verdict = why::judge(dir, stats);
     let complete = stats.passes.iter().rev().find(|pass| pass.complete);
-    serde_json::json!({
+    json!({
         "mount": dir.display().to_string(),
         "sentence": verdict.sentence(dir),
         "explanation": verdict,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::anyhow;
 use larder_daemon_api::socket::GRPC_SOCKET;
 
-use crate::args::MountArgs;
 use crate::daemon;
 
 /// How long a service that restarts is waited for.
@@ -16,17 +15,21 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two attempts to reach a service that restarts.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
-/// `run_dir`, if the service whose sockets are there is to serve a mount of this user: root's mounts, unless they have
-/// a cache of their own. Waits for a service that restarts. Must be called within a runtime. Errors: it does not
-/// answer, and a process beside it would fill another cache with what is in its own.
-pub(super) async fn serving(args: &MountArgs, run_dir: &Path) -> anyhow::Result<Option<PathBuf>> {
-    let has_own_home = std::env::var_os("LARDER_HOME").is_some_and(|home| !home.is_empty());
-    if !rustix::process::geteuid().is_root() || (has_own_home && args.cache_dir.is_none()) {
+/// Whether the environment names a home, which is not that of the service.
+pub(crate) fn has_own_home() -> bool {
+    std::env::var_os("LARDER_HOME").is_some_and(|home| !home.is_empty())
+}
+
+/// `run_dir`, if the service whose sockets are there serves the cache `cache_dir`, which is that of --cache-dir, for
+/// this user: root's, unless they have a cache of their own. Waits for a service that restarts. Must be called within a
+/// runtime. Errors: it does not answer, and a process beside it would fill another cache with what is in its own.
+pub(crate) async fn serving(cache_dir: Option<&Path>, run_dir: &Path) -> anyhow::Result<Option<PathBuf>> {
+    if !rustix::process::geteuid().is_root() || (has_own_home() && cache_dir.is_none()) {
         return Ok(None);
     }
-    let joins = match (cache_dir_of(run_dir).await, &args.cache_dir) {
+    let joins = match (cache_dir_of(run_dir).await, cache_dir) {
         (found, None) => found?.is_some(),
-        (Ok(Some(cache_dir)), Some(dir)) => resolved(dir)? == resolved(&cache_dir)?,
+        (Ok(Some(serves)), Some(dir)) => resolved(dir)? == resolved(&serves)?,
         (_, Some(_)) => false,
     };
     Ok(joins.then(|| run_dir.to_owned()))

@@ -1,7 +1,7 @@
 //! The text of a screen. It fits its size: long cells and lines are cut, and mounts beyond the last line are counted.
 
 use crate::machine::view::MountView;
-use crate::output::{cell, one_line, table};
+use crate::output::{cell, count, one_line, table};
 use crate::why::{percent, seconds};
 
 /// The size of a screen, in characters.
@@ -45,6 +45,12 @@ impl Order {
     }
 }
 
+/// The characters of a path that are shown, and those on a screen of fewer columns than [`WIDE`], which would have no
+/// room for the figures otherwise.
+const PATH: usize = 24;
+const PATH_NARROW: usize = 14;
+const WIDE: usize = 100;
+
 /// The lines beside the rows of mounts: the head of the screen, that of the table, the sentence, and space.
 const OTHER_LINES: usize = 5;
 
@@ -52,21 +58,26 @@ const OTHER_LINES: usize = 5;
 pub(super) fn screen(mounts: &[MountView], order: Order, size: Size) -> String {
     let mut sorted: Vec<&MountView> = mounts.iter().collect();
     match order {
-        Order::Waited => sorted.sort_by(|one, other| other.waited_ratio.total_cmp(&one.waited_ratio)),
+        // A mount that does not answer has the longest wait of all.
+        Order::Waited => sorted.sort_by(|one, other| {
+            let is_dead = |mount: &MountView| mount.error.is_some();
+            is_dead(other).cmp(&is_dead(one)).then(other.waited_ratio.total_cmp(&one.waited_ratio))
+        }),
         Order::Read => {
             sorted.sort_by(|one, other| other.all_bytes_per_second().total_cmp(&one.all_bytes_per_second()));
         }
         Order::Name => sorted.sort_by(|one, other| one.dir.cmp(&other.dir)),
     }
-    let head = format!("larder: {} mounts, by {} (s: order, q: quit)", mounts.len(), order.name());
+    let head = format!("larder: {}, by {} (s: order, q: quit)", count(mounts.len() as u64, "mount"), order.name());
     let Some(first) = sorted.first() else {
         return format!("{head}\n\nno dataset is mounted: mount one with `larder mount SRC DIR`\n");
     };
     let sentence = wrapped(&one_line(&first.sentence), size.columns);
     let room = size.rows.saturating_sub(OTHER_LINES + sentence.len()).max(1);
     let shown = if sorted.len() > room { &sorted[..room - 1] } else { &sorted[..] };
-    let rows: Vec<_> = shown.iter().map(|mount| row(mount)).collect();
-    let titles = ["MOUNT", "HIT", "PASS", "PROMISE", "MB/S", "ORIGIN", "READS/S", "P99", "WAITED", "WAITING"];
+    let path = if size.columns < WIDE { PATH_NARROW } else { PATH };
+    let rows: Vec<_> = shown.iter().map(|mount| row(mount, path)).collect();
+    let titles = ["MOUNT", "WAITED", "HIT", "PASS", "PROMISE", "MB/S", "ORIGIN", "P99", "WAITING", "READS/S"];
     let mut lines = vec![head, String::new()];
     lines.extend(table(titles, &rows).lines().map(str::to_owned));
     if shown.len() < sorted.len() {
@@ -78,11 +89,10 @@ pub(super) fn screen(mounts: &[MountView], order: Order, size: Size) -> String {
     lines.join("\n") + "\n"
 }
 
-fn row(mount: &MountView) -> [String; 10] {
+fn row(mount: &MountView, path: usize) -> [String; 10] {
     // The end of a path says more than its beginning.
-    const PATH: usize = 24;
     let dir = cell(&mount.dir);
-    let dir = match dir.char_indices().rev().nth(PATH - 1) {
+    let dir = match dir.char_indices().rev().nth(path - 1) {
         Some((at, _)) if at > 0 => format!("…{}", &dir[at..]),
         _ => dir,
     };
@@ -97,18 +107,18 @@ fn row(mount: &MountView) -> [String; 10] {
     let p99 = mount.p99_seconds.get("origin").or_else(|| mount.p99_seconds.get("store"));
     [
         dir,
+        percent(mount.waited_ratio),
         mount.hit_ratio.map_or("-".to_owned(), percent),
         pass,
         promise,
         megabytes(mount.all_bytes_per_second()),
         megabytes(mount.bytes_per_second.get("origin").copied().unwrap_or(0.0)),
-        format!("{:.0}", mount.reads_per_second),
         p99.map_or("-".to_owned(), |p99| p99.map_or("> 60 s".to_owned(), crate::why::milliseconds)),
-        percent(mount.waited_ratio),
         match mount.reads_waiting {
             0 => "-".to_owned(),
             waiting => format!("{waiting}, {}", seconds(mount.oldest_wait_seconds)),
         },
+        format!("{:.0}", mount.reads_per_second),
     ]
 }
 
@@ -156,12 +166,15 @@ mod tests {
             text.lines().nth(3).unwrap().split_whitespace().next().unwrap().to_owned()
         };
         let order = Order::default();
-        assert_eq!([at(order), at(order.next()), at(order.next().next())], ["/b", "/a", "/a"]);
+        assert_eq!([at(order), at(order.next()), at(order.next().next())], ["/c", "/a", "/a"]);
         let text = screen(&mounts, order, Size::ENDLESS);
         assert!(text.contains("10.0  1.0") && text.contains("900 ms") && text.contains("3, 31 s"), "{text}");
-        assert!(text.ends_with("/b [2J waits for a slow origin; look at its server.\n"), "{text}");
+        assert!(text.ends_with("/c waits for a slow origin; look at its server.\n"), "{text}");
         assert!(text.contains("/c  ") && text.contains("no answer"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text:?}");
+        let text = screen(&mounts[..2], order, Size::ENDLESS);
+        assert!(text.starts_with("larder: 2 mounts, by waited"), "{text}");
+        assert!(text.ends_with("/b [2J waits for a slow origin; look at its server.\n"), "{text}");
     }
 
     #[test]
@@ -173,6 +186,9 @@ mod tests {
             assert!(text.lines().count() <= size.rows.max(OTHER_LINES + 12), "{size:?}: {text}");
             assert!(text.contains(" more"), "{text}");
         }
+        let text = screen(&mounts, Order::Name, Size { rows: 24, columns: 80 });
+        let row = text.lines().nth(3).unwrap();
+        assert!(row.contains("900 ms  3, 31 s"), "the figures that matter are cut off: {text}");
         assert!(screen(&[], Order::Name, Size::ENDLESS).contains("no dataset is mounted"));
     }
 }

@@ -1,6 +1,6 @@
 //! The terminal while a screen is shown on it. Dropping [`Terminal`] gives it back as it was.
 
-use std::io::{Read, stdin, stdout};
+use std::io::{stdin, stdout};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -61,9 +61,9 @@ impl Terminal {
         }
     }
 
-    /// Draws a text that fits the screen.
+    /// Draws a text, as far as it fits the screen.
     pub(super) fn draw(&mut self, text: &str) -> anyhow::Result<()> {
-        let lines: Vec<String> = text.lines().map(|line| format!("{line}\x1b[K")).collect();
+        let lines: Vec<String> = text.lines().take(self.size().rows).map(|line| format!("{line}\x1b[K")).collect();
         output::bytes(format!("\x1b[H{}\x1b[J", lines.join("\r\n")).as_bytes())
     }
 
@@ -83,8 +83,8 @@ impl Terminal {
             Err(error) => Err(error).context("wait for a key"),
             Ok(_) => {
                 let mut byte = [0];
-                // The terminal is gone once it has no more bytes.
-                let read = input.lock().read(&mut byte).context("read a key")?;
+                // Without a buffer, in which `poll` would not see keys. The terminal is gone once it has no more bytes.
+                let read = rustix::io::read(&input, &mut byte).context("read a key")?;
                 Ok(Some(if read == 0 { Key::Quit } else { Key::of(byte[0]) }))
             }
         }

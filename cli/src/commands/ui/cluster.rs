@@ -26,7 +26,7 @@ const NODES_EVERY: Duration = Duration::from_secs(30);
 /// A cluster, as far as the user may see it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct ClusterView {
-    /// Why there are no current objects.
+    /// Why the objects are not current.
     error: Option<String>,
     /// Missing parts, each with the reason.
     notes: Vec<String>,
@@ -37,8 +37,9 @@ pub(super) struct ClusterView {
 }
 
 impl ClusterView {
-    pub(super) fn failed(error: &anyhow::Error) -> Self {
-        Self { error: Some(Chain(&**error).to_string()), ..Self::default() }
+    /// The same objects, which cannot be read any more.
+    pub(super) fn failed(self, error: &anyhow::Error) -> Self {
+        Self { error: Some(Chain(&**error).to_string()), ..self }
     }
 }
 
@@ -48,10 +49,7 @@ struct DatasetView {
     ready: bool,
     reason: String,
     sentence: String,
-    bytes: u64,
     percent: Option<u32>,
-    warm: u32,
-    wanted: u32,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -77,9 +75,31 @@ struct JobView {
     name: String,
     queue: String,
     phase: String,
+    standing: Standing,
     sentence: String,
-    waits: bool,
-    created: String,
+}
+
+/// The phases of jobs, as far as a person who looks at many jobs tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Standing {
+    Waits,
+    Runs,
+    Suspended,
+    Succeeded,
+    Failed,
+}
+
+impl From<Option<Phase>> for Standing {
+    fn from(phase: Option<Phase>) -> Self {
+        match phase {
+            None | Some(Phase::Queued | Phase::DataWarming | Phase::Starting) => Self::Waits,
+            Some(Phase::Running | Phase::Shrinking | Phase::Growing | Phase::Recovering) => Self::Runs,
+            Some(Phase::Suspended) => Self::Suspended,
+            Some(Phase::Succeeded) => Self::Succeeded,
+            Some(Phase::Failed) => Self::Failed,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -177,15 +197,11 @@ fn dataset(dataset: &Dataset) -> DatasetView {
     let (key, explanation) = (key(dataset), explain(dataset));
     let status = dataset.status.clone().unwrap_or_default();
     let condition = ConditionKind::Ready.find(&status.conditions).map(|ready| ready.reason.clone());
-    let nodes = status.nodes.unwrap_or_default();
     DatasetView {
         ready: explanation.ready,
         reason: explanation.reason.clone().or(condition).unwrap_or_default(),
         sentence: explanation.sentence(&key),
-        bytes: status.bytes.unwrap_or(0),
         percent: status.percent,
-        warm: nodes.warm,
-        wanted: nodes.wanted,
         name: key,
     }
 }
@@ -213,8 +229,7 @@ fn job_view(job: &TrainingJob, around: &Around) -> JobView {
         queue: job.spec.queue.clone().unwrap_or_default(),
         phase: phase.map_or("Submitted".to_owned(), |phase| format!("{phase:?}")),
         sentence: explain_job(job, around).sentence(&key),
-        waits: matches!(phase, None | Some(Phase::Queued | Phase::DataWarming | Phase::Starting)),
-        created: job.creation_timestamp().map(|time| time.0.to_string()).unwrap_or_default(),
+        standing: phase.into(),
         name: key,
     }
 }
@@ -305,7 +320,20 @@ mod tests {
         }))
         .unwrap();
         let view = job_view(&job, &Around::default());
-        assert_eq!((view.waits, view.phase.as_str(), view.queue.as_str()), (true, "Queued", "vision"));
+        assert_eq!((view.standing, view.phase.as_str(), view.queue.as_str()), (Standing::Waits, "Queued", "vision"));
         assert!(view.sentence.starts_with("team-a/resnet "), "{view:?}");
+    }
+    #[test]
+    fn jobs_that_have_ended_do_not_count_as_running() {
+        let names = Phase::ALL.map(|phase| serde_json::to_value(Standing::from(Some(phase))).unwrap());
+        let ended = ["suspended", "succeeded", "failed"];
+        assert_eq!(names, ["waits", "waits", "waits", "runs", "runs", "runs", "runs", ended[0], ended[1], ended[2]]);
+    }
+
+    #[test]
+    fn objects_stay_while_the_cluster_cannot_be_read() {
+        let view = ClusterView { notes: vec!["a".to_owned()], ..ClusterView::default() };
+        let failed = view.failed(&anyhow::anyhow!("gone"));
+        assert_eq!((failed.error.as_deref(), failed.notes.len()), (Some("gone"), 1));
     }
 }

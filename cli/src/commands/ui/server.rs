@@ -60,7 +60,7 @@ pub(super) fn router(state: Arc<State>, token: String) -> Router {
 
 fn file(head: &HeaderMap, kind: &'static str, text: &'static str) -> Response {
     if !is_local(head) {
-        return refused("ask for 127.0.0.1: this name could be another site's");
+        return refused("Ask for 127.0.0.1: this name could be another site's.");
     }
     (PROTECTION, [(header::CONTENT_TYPE, kind)], text).into_response()
 }
@@ -69,7 +69,7 @@ async fn news(Extracted(page): Extracted<Arc<Page>>, request: Request) -> Respon
     let head = request.headers();
     let given = head.get(TOKEN).map(|given| given.as_bytes()).unwrap_or_default();
     if !is_local(head) || !is_same(given, page.token.as_bytes()) {
-        return refused("open the address that `larder ui` printed: it has the token");
+        return refused("Open the address that `larder ui` printed: it has the token.");
     }
     let body = page.state.news(versions(request.uri().query().unwrap_or_default()));
     (PROTECTION, [(header::CONTENT_TYPE, "application/json")], body).into_response()

@@ -15,16 +15,17 @@ const CLUSTER_EVERY: Duration = Duration::from_secs(5);
 /// Nothing is read once no page has asked for this long.
 const UNASKED: Duration = Duration::from_secs(10);
 
-/// A part of the state as JSON, and how often it has changed.
+/// A part of the state as JSON, how often it has changed, and when it was read.
 #[derive(Debug)]
 struct Part {
     version: u64,
     json: Arc<str>,
+    read: Option<Instant>,
 }
 
 impl Default for Part {
     fn default() -> Self {
-        Self { version: 0, json: "null".into() }
+        Self { version: 0, json: "null".into(), read: None }
     }
 }
 
@@ -35,6 +36,11 @@ impl Part {
         if *self.json != *json {
             (self.version, self.json) = (self.version + 1, json.into());
         }
+    }
+
+    /// The seconds since it was read, as JSON.
+    fn age(&self) -> String {
+        self.read.map_or("null".to_owned(), |read| read.elapsed().as_secs().to_string())
     }
 }
 
@@ -59,16 +65,18 @@ impl State {
         Self { parts: Mutex::new(Parts { machine, cluster, asked: Instant::now() }), has_cluster }
     }
 
-    /// The state as JSON, without the parts of which the page has these versions.
+    /// The state as JSON, without the parts of which the page has these versions. The page compares the ages of the
+    /// parts with a clock: an answer does not mean that they could be read.
     pub(super) fn news(&self, has: [u64; 2]) -> String {
         let mut parts = self.lock();
         parts.asked = Instant::now();
         let each = [&parts.machine, &parts.cluster];
         let (versions, texts) = (each.map(|part| part.version), each.map(|part| Arc::clone(&part.json)));
+        let ages = each.map(Part::age).join(",");
         drop(parts);
         let news = |at: usize| if versions[at] == has[at] { "null" } else { &*texts[at] };
         format!(
-            r#"{{"versions":[{},{}],"has_cluster":{},"machine":{},"cluster":{}}}"#,
+            r#"{{"versions":[{},{}],"ages":[{ages}],"has_cluster":{},"machine":{},"cluster":{}}}"#,
             versions[0],
             versions[1],
             self.has_cluster,
@@ -93,7 +101,9 @@ pub(super) fn follow_machine(state: Arc<State>) {
         loop {
             if state.is_asked() {
                 let mounts = machine.look();
-                state.lock().machine.put(&mounts);
+                let mut parts = state.lock();
+                parts.machine.put(&mounts);
+                parts.machine.read = Some(Instant::now());
             }
             std::thread::sleep(MACHINE_EVERY);
         }
@@ -103,10 +113,16 @@ pub(super) fn follow_machine(state: Arc<State>) {
 /// Reads the objects of a cluster again and again.
 pub(super) async fn follow_cluster(state: Arc<State>, cluster: Cluster) {
     let mut reader = Reader::new(cluster);
+    let mut view = ClusterView::default();
     loop {
         if state.is_asked() {
-            let view = reader.read().await.unwrap_or_else(|error| ClusterView::failed(&error));
-            state.lock().cluster.put(&view);
+            let read = reader.read().await;
+            let read_at = read.is_ok().then(Instant::now);
+            // While the cluster cannot be read, the objects that were read last stay.
+            view = read.unwrap_or_else(|error| view.failed(&error));
+            let mut parts = state.lock();
+            parts.cluster.put(&view);
+            parts.cluster.read = read_at.or(parts.cluster.read);
         }
         tokio::time::sleep(CLUSTER_EVERY).await;
     }
@@ -122,7 +138,10 @@ mod tests {
     fn the_page_gets_the_parts_that_it_does_not_have() {
         let state = State::new(true);
         let news = |has| serde_json::from_str::<Value>(&state.news(has)).unwrap();
-        assert_eq!(news([0, 0]), json!({"versions": [0, 0], "has_cluster": true, "machine": null, "cluster": null}));
+        let nothing = json!({
+            "versions": [0, 0], "ages": [null, null], "has_cluster": true, "machine": null, "cluster": null,
+        });
+        assert_eq!(news([0, 0]), nothing);
         state.lock().machine.put(&json!(["a"]));
         state.lock().machine.put(&json!(["a"]));
         assert_eq!(news([0, 0])["machine"], json!(["a"]));
@@ -131,5 +150,13 @@ mod tests {
         assert_eq!(news([1, 0])["cluster"], json!({}));
         // A page of an earlier run of the command has other versions.
         assert_eq!(news([7, 7])["machine"], json!(["a"]));
+    }
+
+    #[test]
+    fn the_page_gets_the_age_of_figures_that_are_not_read_any_more() {
+        let state = State::new(true);
+        state.lock().cluster.read = Instant::now().checked_sub(Duration::from_secs(75));
+        let news: Value = serde_json::from_str(&state.news([0, 0])).unwrap();
+        assert!(news["ages"][0].is_null() && news["ages"][1].as_u64().is_some_and(|age| age >= 75), "{news}");
     }
 }
