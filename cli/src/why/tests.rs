@@ -262,7 +262,7 @@ fn reads_without_an_answer_wait_for_the_cause_of_the_running_pass_and_have_its_r
 #[test]
 fn a_mount_that_nobody_reads_is_judged_too() {
     let quiet = with(pass(1, 0.0, Cause::Origin), json!({"complete": false, "bytes": {"store": 0, "origin": 0}}));
-    for passes in [&[][..], &[quiet.clone()]] {
+    for passes in [&[][..], std::slice::from_ref(&quiet)] {
         let verdict = judge(dir(), &stats(passes, json!({})));
         assert_eq!((verdict.reason, verdict.since_unix_seconds), (Reason::NothingRead, None));
         assert!(verdict.sentence(dir()).contains("page cache"), "{verdict:?}");
