@@ -153,8 +153,10 @@ class Reading(unittest.TestCase):
     def test_a_cut_file_is_an_error(self):
         with tempfile.TemporaryDirectory() as folder:
             cut = Path(folder) / "cut"
-            cut.write_bytes(PROGRAM.read_bytes()[:50])
-            self.assertRaises(ElfError, Elf, cut)
+            # In the header, among the segments, and among the names of libraries.
+            for length in [50, 100, 1000]:
+                cut.write_bytes(PROGRAM.read_bytes()[:length])
+                self.assertRaises(ElfError, Elf, cut)
 
     def test_links_do_not_leave_their_sysroot(self):
         with tempfile.TemporaryDirectory() as folder:

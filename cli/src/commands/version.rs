@@ -289,8 +289,10 @@ mod tests {
 
     #[test]
     fn all_mounts_share_one_deadline() {
-        let hangs = |_: &Path| loop {
-            std::thread::park();
+        let hangs = |_: &Path| -> anyhow::Result<String> {
+            loop {
+                std::thread::park();
+            }
         };
         let dirs = || ["/data", "/gone"].map(PathBuf::from).to_vec();
         assert!(ask(dirs(), Instant::now(), hangs).iter().all(|(_, answer)| answer.is_none()));
