@@ -113,6 +113,38 @@ class Install(Case):
             file.truncate(self.archive.stat().st_size // 2)
         self.refused("its download was cut off")
 
+    def test_half_of_the_script_does_nothing(self):
+        lines = (RELEASE / "install.sh").read_text().splitlines(keepends=True)
+        environment = os.environ | {"PREFIX": str(self.prefix), "LARDER_RELEASES": str(self.release)}
+        for count in range(len(lines)):
+            subprocess.run(["sh"], input="".join(lines[:count]), text=True, capture_output=True, env=environment)
+            self.assertFalse(self.prefix.exists(), lines[count - 1])
+
+    def test_everybody_may_run_what_was_installed(self):
+        done = self.install(wrapper=["sh", "-c", 'umask 077; exec "$@"', "sh"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for path in [self.prefix / "bin", self.prefix / "bin/larder", *(self.prefix / "share").rglob("*/")]:
+            self.assertEqual(path.stat().st_mode & 0o777, 0o755, path)
+
+    def test_files_of_an_installation_that_was_killed_go(self):
+        old, new = self.prefix / ".larder.oldold", self.prefix / ".larder.newnew"
+        for folder in [old, new]:
+            folder.mkdir(parents=True)
+        os.utime(old, (0, 0))
+        done = self.install()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # The other may be at work.
+        self.assertEqual((old.exists(), new.exists()), (False, True))
+
+    def test_a_file_in_the_way_is_an_error(self):
+        (self.prefix / "bin").mkdir(parents=True)
+        (self.prefix / "bin/larder").write_text("the installed version")
+        (self.prefix / "share").touch()
+        done = self.install()
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn(f"cannot create the folders of the release in {self.prefix}", done.stderr)
+        self.assertEqual((self.prefix / "bin/larder").read_text(), "the installed version")
+
     def test_a_release_for_other_machines_is_refused(self):
         sums = self.release / "SHA256SUMS"
         sums.write_text(sums.read_text().replace(f"-linux-{ARCHITECTURE}.", "-linux-riscv64."))
