@@ -67,6 +67,23 @@ class Pack(unittest.TestCase):
         self.assertIn("--glibc is 2.2", packed.stderr)
 
 
+class Debian(unittest.TestCase):
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, which mounts")
+    def test_an_upgrade_does_not_wait_for_a_service_that_does_not_start(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tools = {"systemctl": '[ "$1" = daemon-reload ] || sleep 3600', "timeout": 'shift; exec /usr/bin/timeout 0.1 "$@"'}
+            for name, script in tools.items():
+                tool = Path(folder) / name
+                tool.write_text(f"#!/bin/sh\n{script}\n")
+                tool.chmod(0o755)
+            # A machine that systemd runs.
+            script = 'mount -t tmpfs none /run && mkdir -p /run/systemd/system && exec "$0" configure 0.2.0'
+            done = subprocess.run(["unshare", "--mount", "sh", "-c", script, HERE / "debian/postinst"], capture_output=True,
+                                  text=True, env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}, timeout=600)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("has not started yet and is tried again", done.stderr)
+
+
 class Workflows(unittest.TestCase):
     def test_actions_are_named_by_their_digest(self):
         workflows = list((HERE.parent.parent / ".github/workflows").iterdir())

@@ -227,6 +227,21 @@ class Files(Case):
         run(validator, "-c", code, bill)
 
 
+class Charts(Case):
+    def test_they_render_what_those_of_the_clone_render(self):
+        helm = ROOT / "tests/cluster/helm.sh"
+        self.need(subprocess.run([helm, "version"], capture_output=True).returncode == 0, "helm")
+        switches = ["datasets", "jobs", "scheduler", "sharing", "devices", "devicesDra", "startupTaint"]
+        settings = {"larder": [f"{switch}.enabled=true" for switch in switches], "larder-crds": ["keep=false"]}
+        for name, values in settings.items():
+            # That of Larder begins like that of its definitions.
+            packed = only(f"{name}-[0-9]*.tgz")
+            flags = ["--namespace", "larder-system", "--kube-version", "1.36.3", "--set", ",".join(values)]
+            rendered = [run(helm, "template", name, chart, *flags) for chart in [packed, ROOT / "deploy/charts" / name]]
+            self.assertGreater(rendered[0].count("\nkind: "), 5)
+            self.assertEqual(*rendered)
+
+
 class Packages(Case):
     def test_the_wheel_brings_the_command_and_takes_it_away(self):
         run(sys.executable, "-m", "venv", self.folder)
@@ -238,12 +253,20 @@ class Packages(Case):
         run(*pip, "uninstall", "--yes", "larder-bin", "larder")
         self.assertEqual({path.name for path in (self.folder / "bin").iterdir()}, before)
 
-    def test_the_debian_package_works_in_a_clean_root_and_leaves_it_clean(self):
-        self.need(os.geteuid() == 0 and shutil.which("mmdebstrap"), "root and mmdebstrap")
+    def installed(self, script, *tools):
+        """Runs a script of `.ci` with the Debian package."""
+        self.need(os.geteuid() == 0 and all(map(shutil.which, tools)), f"root and {' and '.join(tools)}")
         # Programs that were linked here may need what is here.
         suite = platform.freedesktop_os_release()["VERSION_CODENAME"]
-        done = subprocess.run([ROOT / ".ci/clean-root", suite, only(f"*_{ARCHITECTURE}.deb")], capture_output=True, text=True)
+        command = [ROOT / ".ci" / script, suite, only(f"*_{ARCHITECTURE}.deb")]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_debian_package_works_in_a_clean_root_and_leaves_it_clean(self):
+        self.installed("clean-root", "mmdebstrap")
+
+    def test_mounts_of_the_service_outlive_its_process_and_its_upgrade(self):
+        self.installed("systemd", "mmdebstrap", "systemd-nspawn")
 
     def test_the_notes_name_every_file(self):
         notes = (RELEASE / "RELEASE.md").read_text()
