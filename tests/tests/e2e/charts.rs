@@ -178,7 +178,7 @@ fn the_values_of_a_chart_reach_the_programs() {
         "image.repository=registry.example/larder",
         "image.tag=1.2.3",
         "image.pullSecrets[0]=registry",
-        "cache.size=2TiB",
+        "cache.size=2Ti",
         "cache.keepFree=10%",
         "cache.hostPath=/nvme/larder",
         "kubeletDir=/var/snap/kubelet",
@@ -191,7 +191,7 @@ fn the_values_of_a_chart_reach_the_programs() {
     let pod = |name: &str| &all[name]["spec"]["template"]["spec"];
     let (larderd, csi) = (pod("DaemonSet larderd"), pod("DaemonSet larder-csi"));
     let text = larderd["containers"][0]["args"].to_string();
-    for flag in ["--cache-size=2TiB", "--keep-free=10%", "--warm-rate=1GiB/s"] {
+    for flag in ["--cache-size=2Ti", "--keep-free=10%", "--warm-rate=1GiB/s"] {
         assert!(text.contains(flag), "{text}");
     }
     assert_eq!(larderd["containers"][0]["resources"], json!({"requests": {"cpu": "500m"}}));

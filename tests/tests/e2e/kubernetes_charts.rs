@@ -9,6 +9,13 @@ fn bytes(i: usize) -> Vec<u8> {
     format!("{i} ").repeat(2_000 + i * 97).into_bytes()
 }
 
+/// The labels of a node that Larder may have made.
+fn labels(platform: &Platform, node: &str) -> Vec<String> {
+    let node = platform.cluster.get_json(&["node", node]);
+    let labels = node["metadata"]["labels"].as_object().unwrap();
+    labels.keys().filter(|label| label.contains("larder")).cloned().collect()
+}
+
 fn has_taint(platform: &Platform, node: &str) -> bool {
     let node = platform.cluster.get_json(&["node", node]);
     node["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == TAINT))
@@ -19,6 +26,8 @@ fn has_taint(platform: &Platform, node: &str) -> bool {
 fn a_chart_is_upgraded_under_readers_a_node_joins_and_nothing_is_left() {
     let platform = Platform::start_chart("charts");
     let cluster = &platform.cluster;
+    // Those of an earlier test, which deployed more.
+    let before = ["n1", "n2"].map(|node| labels(&platform, node));
     let expected = platform.put_dataset("set", 30, bytes);
     cluster.apply(&(platform.secret(platform.namespace()) + &platform.volume("set", "set", "ReadOnlyMany", "")));
     cluster.apply(&platform.pod("reader", 1, &["set"], &reader_script("set", &expected)));
@@ -55,15 +64,15 @@ fn a_chart_is_upgraded_under_readers_a_node_joins_and_nothing_is_left() {
     platform.delete_readers();
     platform.assert_clean(1);
     platform.assert_clean(2);
-    platform.uninstall_chart();
-    for node in ["n1", "n2"] {
-        cluster.kubectl_ok(&["label", "node", node, "larder-test-charts-"]);
-        let node = cluster.get_json(&["node", node]);
-        let labels = node["metadata"]["labels"].as_object().unwrap();
-        assert!(!labels.keys().any(|label| label.contains("larder")), "{labels:?}");
-    }
-    let left =
+    let kinds =
         "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,csidrivers";
-    let left = cluster.kubectl_ok(&["get", left, "-l", "app.kubernetes.io/part-of=larder", "-o", "name"]);
-    assert_eq!(left, "");
+    // Those of an earlier test are not helm's.
+    let installed = || cluster.kubectl_ok(&["get", kinds, "-l", "app.kubernetes.io/managed-by=Helm", "-o", "name"]);
+    assert!(installed().contains("csi.larder.dev"));
+    platform.uninstall_chart();
+    for (node, before) in ["n1", "n2"].into_iter().zip(before) {
+        cluster.kubectl_ok(&["label", "node", node, "larder-test-charts-"]);
+        assert_eq!(labels(&platform, node), before);
+    }
+    assert_eq!(installed(), "");
 }
