@@ -58,11 +58,16 @@ impl Platform {
     /// The same, with Datasets as objects. They may name the test's server.
     pub fn start_datasets(test: &str) -> Self {
         let platform = Self::deployed(test, Deployment::Datasets);
-        let endpoints = format!("{{\"spec\":{{\"endpoints\":[\"{}\"]}}}}", platform.endpoint());
-        platform.cluster.kubectl_ok(&["patch", "lardersettings", "larder", "--type=merge", "-p", &endpoints]);
-        let rollout = ["-n", "larder-system", "rollout", "status", "deployment/larder-controller", "--timeout=120s"];
-        platform.cluster.kubectl_ok(&rollout);
+        platform.allow_datasets();
         platform
+    }
+
+    /// Waits for the controller, and lets Datasets name the test's server.
+    fn allow_datasets(&self) {
+        let endpoints = format!("{{\"spec\":{{\"endpoints\":[\"{}\"]}}}}", self.endpoint());
+        self.cluster.kubectl_ok(&["patch", "lardersettings", "larder", "--type=merge", "-p", &endpoints]);
+        let rollout = ["-n", "larder-system", "rollout", "status", "deployment/larder-controller", "--timeout=120s"];
+        self.cluster.kubectl_ok(&rollout);
     }
 
     /// The same, with training jobs, and [`Cluster::TRAINING`] for their pods.
@@ -72,9 +77,12 @@ impl Platform {
         platform
     }
 
-    /// The same as [`Self::start`], by the chart, with the startup taint. The test removes it at its end.
+    /// The same as [`Self::start_datasets`], by the charts, with the startup taint. The test removes the chart `larder`
+    /// at its end.
     pub fn start_chart(test: &str) -> Self {
-        Self::deployed(test, Deployment::Chart)
+        let platform = Self::deployed(test, Deployment::Chart);
+        platform.allow_datasets();
+        platform
     }
 
     /// Upgrades the chart to these settings, and waits until both daemons run where they should.
