@@ -3,6 +3,7 @@
 LARDER_SYSROOT names a folder of `.ci/sysroot` for this machine's architecture.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -65,6 +66,13 @@ class Pack(unittest.TestCase):
         packed = self.pack(self.folder / "out", "--glibc", "2.2")
         self.assertEqual(packed.returncode, 1)
         self.assertIn("--glibc is 2.2", packed.stderr)
+
+    def test_components_of_a_release_have_the_libraries_of_its_compilers(self):
+        packed = self.pack(self.folder / "out", "--glibc", "2.999")
+        self.assertEqual(packed.returncode, 0, packed.stderr)
+        (bill,) = (self.folder / "out").glob("*.cdx.json")
+        names = {component["name"] for component in json.loads(bill.read_text())["components"]}
+        self.assertLessEqual({"rust", "zig"}, names)
 
 
 class Debian(unittest.TestCase):
