@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::counters::Source;
-use crate::stalls::{Cause, TimeByCause};
+use crate::stalls::{Cause, TimeByCause, known_causes};
 
 /// While programs have plans, a pass ends with the plans, and at the latest with so many times the bytes of the dataset:
 /// a program may have a plan without an end.
@@ -57,6 +57,7 @@ pub struct Pass {
     /// The time in which at least one read waited.
     pub stall_seconds: f64,
     /// The same by cause.
+    #[serde(deserialize_with = "known_causes")]
     pub stalls: BTreeMap<Cause, f64>,
     /// Fetches from the origin that failed.
     pub origin_errors: u64,

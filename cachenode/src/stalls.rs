@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use larder_origin::{Attempt, WaitsFor, Watch};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::Instant;
 
 use crate::counters::{StatsCounters, add};
@@ -72,6 +72,12 @@ impl Cause {
             Self::Cpu => "cpu",
         }
     }
+}
+
+/// Deserializes times by cause, without causes that only a later version knows.
+pub(crate) fn known_causes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Cause, f64>, D::Error> {
+    let all = BTreeMap::<String, f64>::deserialize(deserializer)?;
+    Ok(Cause::ALL.into_iter().filter_map(|cause| Some((cause, *all.get(cause.name())?))).collect())
 }
 
 /// The time for each cause, in the order of [`Cause::ALL`].

@@ -8,7 +8,7 @@ use larder_telemetry::Durations;
 use serde::{Deserialize, Serialize};
 
 use crate::passes::Pass;
-use crate::stalls::Cause;
+use crate::stalls::{Cause, known_causes};
 
 /// `.larder/stats.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,6 +52,7 @@ pub struct StallStats {
     /// The time in which at least one read waited, since the dataset was opened.
     pub seconds: f64,
     /// The same by cause.
+    #[serde(deserialize_with = "known_causes")]
     pub by_cause: BTreeMap<Cause, f64>,
     /// The reads that wait now.
     pub reads_waiting: u64,
@@ -256,5 +257,23 @@ impl ProcessStats {
             rss_bytes: pages * rustix::param::page_size() as u64,
             socket,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_of_later_versions_are_left_out() {
+        let text =
+            r#"{"seconds": 3, "by_cause": {"origin": 1, "moon": 2}, "reads_waiting": 0, "oldest_wait_seconds": 0}"#;
+        let stalls: StallStats = serde_json::from_str(text).unwrap();
+        assert_eq!((stalls.seconds, stalls.by_cause), (3.0, BTreeMap::from([(Cause::Origin, 1.0)])));
+
+        let mut pass = serde_json::to_value(Pass::default()).unwrap();
+        pass["stalls"] = serde_json::json!({"disk": 1.5, "moon": 2});
+        let pass: Pass = serde_json::from_value(pass).unwrap();
+        assert_eq!(pass.stalls, BTreeMap::from([(Cause::Disk, 1.5)]));
     }
 }
