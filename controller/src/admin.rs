@@ -301,6 +301,7 @@ mod tests {
         let amounts = [("nvidia.com/gpu h100".to_owned(), (4, 6))].into();
         let figures = QueueFigures { running: 1, amounts, ..QueueFigures::default() };
         status.0.queues.lock().unwrap().insert("vision".to_owned(), figures);
+        status.0.jobs_by_queue.lock().unwrap().insert(("team-a".to_owned(), "vision".to_owned()), [1, 2]);
         let samples = status.named_samples();
         let served: BTreeSet<&str> = samples.iter().map(|sample| sample.name).collect();
         let names = METRICS.iter().map(|metric| metric.name).filter(|name| name.starts_with("controller_"));

@@ -38,7 +38,10 @@ class Elf:
 
             def read(offset, length):
                 file.seek(offset)
-                return file.read(length)
+                data = file.read(length)
+                if len(data) < length:
+                    raise ElfError(f"{path} is cut off: copy or build it again")
+                return data
 
             # Type, flags, offset in the file, virtual address, physical address, size in the file.
             segments = [struct.unpack("<IIQQQQ", read(table + size * nth, 40)) for nth in range(count)]
@@ -53,7 +56,8 @@ class Elf:
                 raise ElfError(f"{path} is damaged: the address {address:#x} is in no segment")
 
             def text(at):
-                return read(offset(names) + at, 512).partition(b"\0")[0].decode()
+                file.seek(offset(names) + at)
+                return file.read(512).partition(b"\0")[0].decode()
 
             self.interpreter = content(3).rstrip(b"\0").decode()
             dynamic = list(struct.iter_unpack("<QQ", content(2)))

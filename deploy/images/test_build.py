@@ -61,6 +61,9 @@ class Image(unittest.TestCase):
         moved.parent.mkdir()
         loader.rename(moved)
         loader.symlink_to(f"/moved/{loader.name}")
+        authorities = root / "etc/ssl/certs/ca-certificates.crt"
+        authorities.parent.mkdir(parents=True)
+        authorities.write_text("those of the sysroot\n")
         return root
 
     def build(self, *arguments):
@@ -119,11 +122,20 @@ class Image(unittest.TestCase):
             elf, files = libraries(root / "usr/bin/larderd", [root])
             self.assertEqual(elf.architecture, architecture)
             self.assertTrue(len(files) >= 2 and all(Elf(file).architecture == architecture for file in files.values()))
+            # This machine may have authorities that nobody else should trust.
+            self.assertEqual((root / "etc/ssl/certs/ca-certificates.crt").read_text(), "those of the sysroot\n")
         if shutil.which("skopeo"):
             archive = f"oci-archive:{self.folder / 'one.tar'}"
             subprocess.run(["skopeo", "copy", "--quiet", "--all", archive, f"dir:{self.folder / 'copied'}"], check=True)
         else:
             self.assertNotIn("CI", os.environ, "skopeo is missing: run .ci/install-packages test")
+
+    def test_an_image_without_certificate_authorities_is_refused(self):
+        sysroot = self.sysroot()
+        (sysroot / "etc/ssl/certs/ca-certificates.crt").unlink()
+        made = self.build("--bin", self.other, "--sysroot", sysroot, self.folder / "out.tar")
+        self.assertEqual(made.returncode, 1, made)
+        self.assertIn("install ca-certificates there", made.stderr)
 
     def test_folders_of_mixed_or_equal_architectures_are_refused(self):
         shutil.copy(self.other / "larderd", self.own / "cachenode")
@@ -153,8 +165,10 @@ class Reading(unittest.TestCase):
     def test_a_cut_file_is_an_error(self):
         with tempfile.TemporaryDirectory() as folder:
             cut = Path(folder) / "cut"
-            cut.write_bytes(PROGRAM.read_bytes()[:50])
-            self.assertRaises(ElfError, Elf, cut)
+            # In the header, among the segments, and among the names of libraries.
+            for length in [50, 100, 1000]:
+                cut.write_bytes(PROGRAM.read_bytes()[:length])
+                self.assertRaises(ElfError, Elf, cut)
 
     def test_links_do_not_leave_their_sysroot(self):
         with tempfile.TemporaryDirectory() as folder:

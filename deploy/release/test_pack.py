@@ -3,6 +3,7 @@
 LARDER_SYSROOT names a folder of `.ci/sysroot` for this machine's architecture.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -65,6 +66,30 @@ class Pack(unittest.TestCase):
         packed = self.pack(self.folder / "out", "--glibc", "2.2")
         self.assertEqual(packed.returncode, 1)
         self.assertIn("--glibc is 2.2", packed.stderr)
+
+    def test_components_of_a_release_have_the_libraries_of_its_compilers(self):
+        packed = self.pack(self.folder / "out", "--glibc", "2.999")
+        self.assertEqual(packed.returncode, 0, packed.stderr)
+        (bill,) = (self.folder / "out").glob("*.cdx.json")
+        names = {component["name"] for component in json.loads(bill.read_text())["components"]}
+        self.assertLessEqual({"rust", "zig"}, names)
+
+
+class Debian(unittest.TestCase):
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, which mounts")
+    def test_an_upgrade_does_not_wait_for_a_service_that_does_not_start(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tools = {"systemctl": '[ "$1" = daemon-reload ] || sleep 3600', "timeout": 'shift; exec /usr/bin/timeout 0.1 "$@"'}
+            for name, script in tools.items():
+                tool = Path(folder) / name
+                tool.write_text(f"#!/bin/sh\n{script}\n")
+                tool.chmod(0o755)
+            # A machine that systemd runs.
+            script = 'mount -t tmpfs none /run && mkdir -p /run/systemd/system && exec "$0" configure 0.2.0'
+            done = subprocess.run(["unshare", "--mount", "sh", "-c", script, HERE / "debian/postinst"], capture_output=True,
+                                  text=True, env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}, timeout=600)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("has not started yet and is tried again", done.stderr)
 
 
 class Workflows(unittest.TestCase):

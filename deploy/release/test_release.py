@@ -113,6 +113,38 @@ class Install(Case):
             file.truncate(self.archive.stat().st_size // 2)
         self.refused("its download was cut off")
 
+    def test_half_of_the_script_does_nothing(self):
+        lines = (RELEASE / "install.sh").read_text().splitlines(keepends=True)
+        environment = os.environ | {"PREFIX": str(self.prefix), "LARDER_RELEASES": str(self.release)}
+        for count in range(len(lines)):
+            subprocess.run(["sh"], input="".join(lines[:count]), text=True, capture_output=True, env=environment)
+            self.assertFalse(self.prefix.exists(), lines[count - 1])
+
+    def test_everybody_may_run_what_was_installed(self):
+        done = self.install(wrapper=["sh", "-c", 'umask 077; exec "$@"', "sh"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for path in [self.prefix / "bin", self.prefix / "bin/larder", *(self.prefix / "share").rglob("*/")]:
+            self.assertEqual(path.stat().st_mode & 0o777, 0o755, path)
+
+    def test_files_of_an_installation_that_was_killed_go(self):
+        old, new = self.prefix / ".larder.oldold", self.prefix / ".larder.newnew"
+        for folder in [old, new]:
+            folder.mkdir(parents=True)
+        os.utime(old, (0, 0))
+        done = self.install()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # The other may be at work.
+        self.assertEqual((old.exists(), new.exists()), (False, True))
+
+    def test_a_file_in_the_way_is_an_error(self):
+        (self.prefix / "bin").mkdir(parents=True)
+        (self.prefix / "bin/larder").write_text("the installed version")
+        (self.prefix / "share").touch()
+        done = self.install()
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn(f"cannot create the folders of the release in {self.prefix}", done.stderr)
+        self.assertEqual((self.prefix / "bin/larder").read_text(), "the installed version")
+
     def test_a_release_for_other_machines_is_refused(self):
         sums = self.release / "SHA256SUMS"
         sums.write_text(sums.read_text().replace(f"-linux-{ARCHITECTURE}.", "-linux-riscv64."))
@@ -181,7 +213,10 @@ class Files(Case):
     def test_the_components_are_valid_and_complete(self):
         bill = only("*.cdx.json")
         found = {component["name"]: component for component in json.loads(bill.read_text())["components"]}
-        self.assertLessEqual({"rocksdb", "aws-lc", "tokio", "libc6", "libgcc-s1", "libstdc++6"}, found.keys())
+        self.assertLessEqual({"rocksdb", "aws-lc", "tokio", "ca-certificates", "libc6", "libgcc-s1", "libstdc++6"}, found.keys())
+        # Scanners compare packages with the advisories of their distribution.
+        system = platform.freedesktop_os_release()["ID"]
+        self.assertRegex(found["libc6"]["purl"], rf"^pkg:deb/{system}/libc6@.+[?]arch=(amd64|arm64)&distro={system}-")
         self.assertNotIn("criterion", found, "benchmarks are not released")
         self.assertRegex(found["rocksdb"]["version"], r"^\d+\.\d+\.\d+$")
         self.assertRegex(found["aws-lc"]["version"], r"^\d+\.\d+\.\d+$")
@@ -190,6 +225,21 @@ class Files(Case):
         code = "import sys; from cyclonedx.schema import SchemaVersion; from cyclonedx.validation.json import JsonStrictValidator; " \
                "error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(open(sys.argv[1]).read()); sys.exit(error and str(error))"
         run(validator, "-c", code, bill)
+
+
+class Charts(Case):
+    def test_they_render_what_those_of_the_clone_render(self):
+        helm = ROOT / "tests/cluster/helm.sh"
+        self.need(subprocess.run([helm, "version"], capture_output=True).returncode == 0, "helm")
+        switches = ["datasets", "jobs", "clusters", "scheduler", "sharing", "devices", "devicesDra", "startupTaint"]
+        settings = {"larder": [f"{switch}.enabled=true" for switch in switches], "larder-crds": ["keep=false"]}
+        for name, values in settings.items():
+            # That of Larder begins like that of its definitions.
+            packed = only(f"{name}-[0-9]*.tgz")
+            flags = ["--namespace", "larder-system", "--kube-version", "1.36.3", "--set", ",".join(values)]
+            rendered = [run(helm, "template", name, chart, *flags) for chart in [packed, ROOT / "deploy/charts" / name]]
+            self.assertGreater(rendered[0].count("\nkind: "), 5)
+            self.assertEqual(*rendered)
 
 
 class Packages(Case):
@@ -203,12 +253,20 @@ class Packages(Case):
         run(*pip, "uninstall", "--yes", "larder-bin", "larder")
         self.assertEqual({path.name for path in (self.folder / "bin").iterdir()}, before)
 
-    def test_the_debian_package_works_in_a_clean_root_and_leaves_it_clean(self):
-        self.need(os.geteuid() == 0 and shutil.which("mmdebstrap"), "root and mmdebstrap")
+    def installed(self, script, *tools):
+        """Runs a script of `.ci` with the Debian package."""
+        self.need(os.geteuid() == 0 and all(map(shutil.which, tools)), f"root and {' and '.join(tools)}")
         # Programs that were linked here may need what is here.
         suite = platform.freedesktop_os_release()["VERSION_CODENAME"]
-        done = subprocess.run([ROOT / ".ci/clean-root", suite, only(f"*_{ARCHITECTURE}.deb")], capture_output=True, text=True)
+        command = [ROOT / ".ci" / script, suite, only(f"*_{ARCHITECTURE}.deb")]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_debian_package_works_in_a_clean_root_and_leaves_it_clean(self):
+        self.installed("clean-root", "mmdebstrap")
+
+    def test_mounts_of_the_service_outlive_its_process_and_its_upgrade(self):
+        self.installed("systemd", "mmdebstrap", "systemd-nspawn")
 
     def test_the_notes_name_every_file(self):
         notes = (RELEASE / "RELEASE.md").read_text()

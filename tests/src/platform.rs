@@ -58,10 +58,15 @@ impl Platform {
     /// The same, with Datasets as objects. They may name the test's server.
     pub fn start_datasets(test: &str) -> Self {
         let platform = Self::deployed(test, Deployment::Datasets);
-        platform.list_endpoints(&[&platform.endpoint()]);
-        let rollout = ["-n", "larder-system", "rollout", "status", "deployment/larder-controller", "--timeout=120s"];
-        platform.cluster.kubectl_ok(&rollout);
+        platform.allow_datasets();
         platform
+    }
+
+    /// Waits for the controller, and lets Datasets name the test's server.
+    fn allow_datasets(&self) {
+        self.list_endpoints(&[&self.endpoint()]);
+        let rollout = ["-n", "larder-system", "rollout", "status", "deployment/larder-controller", "--timeout=120s"];
+        self.cluster.kubectl_ok(&rollout);
     }
 
     /// Lists the endpoints that Datasets may name, and waits until they may.
@@ -90,9 +95,12 @@ impl Platform {
         platform
     }
 
-    /// The same as [`Self::start`], by the chart, with the startup taint. The test removes it at its end.
+    /// The same as [`Self::start_datasets`], by the charts, with the startup taint. The test removes the chart `larder`
+    /// at its end.
     pub fn start_chart(test: &str) -> Self {
-        Self::deployed(test, Deployment::Chart)
+        let platform = Self::deployed(test, Deployment::Chart);
+        platform.allow_datasets();
+        platform
     }
 
     /// Upgrades the chart to these settings, and waits until both daemons run where they should.

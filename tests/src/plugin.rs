@@ -14,6 +14,7 @@ use crate::process::connections_of;
 
 /// A `larder-csi` beside a [`Larderd`].
 pub struct Plugin {
+    program: PathBuf,
     flags: Vec<String>,
     folder: PathBuf,
     log: PathBuf,
@@ -35,7 +36,8 @@ impl Plugin {
             "--daemon-uid=0".to_owned(),
         ];
         all.extend(flags.iter().map(|&flag| flag.to_owned()));
-        let mut plugin = Self { flags: all, log: folder.join("log"), folder, child: None };
+        let program = built("larder-csi");
+        let mut plugin = Self { program, flags: all, log: folder.join("log"), folder, child: None };
         plugin.restart();
         plugin
     }
@@ -43,7 +45,7 @@ impl Plugin {
     /// Starts it again; it must have ended.
     pub fn restart(&mut self) {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
-        let child = Command::new(built("larder-csi"))
+        let child = Command::new(&self.program)
             .args(&self.flags)
             .env_clear()
             .stdin(Stdio::null())
@@ -52,6 +54,11 @@ impl Plugin {
             .spawn()
             .unwrap();
         self.child = Some(child);
+    }
+
+    /// Its program from the next start on, of another version.
+    pub fn set_program(&mut self, program: PathBuf) {
+        self.program = program;
     }
 
     /// Looks for larderd's sockets in these folders from the next start on.

@@ -4,10 +4,10 @@
 mod skew;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -20,14 +20,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::VersionArgs;
 use crate::cluster::{Asked, Cluster, DEFINITION, POD, is_denied, typed};
-use crate::{mount_stats, output, source};
+use crate::mount_stats::{is_foreign, read};
+use crate::{output, source};
 use skew::is_supported;
 
 const OWN: &str = env!("CARGO_PKG_VERSION");
 /// The labels of the pods of Larder's programs.
 const SELECTOR: &str =
     "app.kubernetes.io/name in (larderd, larder-csi, larder-controller, larder-scheduler, larder-devices)";
-/// The time for a mount to answer. Its process may be away.
+/// The time for the mounts to answer. The process of one may be away.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The most places that a line of the table names.
 const NAMED: usize = 3;
@@ -93,9 +94,7 @@ async fn all(args: &VersionArgs) -> anyhow::Result<ExitCode> {
     } else {
         output::text(&table(&report))?;
     }
-    let running = report.programs.iter().map(|running| running.version.as_str());
-    let mounted = report.mounts.iter().map(|mounted| mounted.version.as_str());
-    if !is_supported(running.chain(mounted).chain([OWN])) {
+    if !works_together(&report) {
         bail!(
             "these versions are more than one minor version apart, which is not supported: upgrade one minor version \
              after the other (docs/VERSIONS.md)"
@@ -104,21 +103,52 @@ async fn all(args: &VersionArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The mounts of this machine whose processes answer.
+/// Whether this command works with the programs of the cluster, and with those behind the mounts. These two never meet.
+fn works_together(report: &Report) -> bool {
+    let mounted: Vec<&str> = report.mounts.iter().map(|mounted| mounted.version.as_str()).collect();
+    let running: Vec<&str> = report.programs.iter().map(|running| running.version.as_str()).collect();
+    [mounted, running].into_iter().all(|side| is_supported(side.into_iter().chain([report.version])))
+}
+
+/// The mounts of this machine whose processes answer. A note names each of the others, but for those of other users
+/// who share theirs with nobody.
 fn mounts() -> Vec<Mounted> {
-    let ask = |dir: PathBuf| {
-        let (sender, receiver) = mpsc::channel();
-        let asked = dir.clone();
-        // A read of a mount whose process is away does not end, and this one need not.
-        std::thread::spawn(move || mount_stats::read(&asked).map(|stats| sender.send(stats.process.version)));
-        (dir, receiver)
-    };
-    let asked: Vec<_> = larder_mounts().into_iter().map(|mount| ask(mount.path)).collect();
-    let answered = asked.into_iter().filter_map(|(dir, receiver)| {
-        let version = receiver.recv_timeout(PATIENCE).ok()?;
-        Some(Mounted { dir, version })
-    });
-    answered.collect()
+    let mut dirs: Vec<PathBuf> = larder_mounts().into_iter().map(|mount| mount.path).collect();
+    dirs.sort();
+    dirs.dedup();
+    let version = |dir: &Path| read(dir).map(|stats| stats.process.version);
+    let mut answered = Vec::new();
+    for (dir, answer) in ask(dirs, Instant::now() + PATIENCE, version) {
+        match answer {
+            Some(Ok(version)) => answered.push(Mounted { dir, version }),
+            Some(Err(error)) if is_foreign(&error) => {}
+            Some(Err(error)) => output::note(format_args!("no version of {}: {}", dir.display(), Chain(&*error))),
+            None => output::note(format_args!("no version of {}: its process does not answer", dir.display())),
+        }
+    }
+    answered
+}
+
+/// Asks for the versions behind mounts, all at the same time. `None` stands for a mount without an answer at the
+/// deadline.
+fn ask(
+    dirs: Vec<PathBuf>,
+    deadline: Instant,
+    version: fn(&Path) -> anyhow::Result<String>,
+) -> Vec<(PathBuf, Option<anyhow::Result<String>>)> {
+    let asked: Vec<_> = dirs
+        .into_iter()
+        .map(|dir| {
+            let (sender, receiver) = mpsc::channel();
+            let asked = dir.clone();
+            // A read of a mount whose process is away does not end, and this one need not.
+            std::thread::spawn(move || sender.send(version(&asked)));
+            (dir, receiver)
+        })
+        .collect();
+    let answer =
+        |receiver: mpsc::Receiver<_>| receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+    asked.into_iter().map(|(dir, receiver)| (dir, answer(receiver))).collect()
 }
 
 /// The programs of the cluster, by the tags of their pods' images.
@@ -242,5 +272,37 @@ mod tests {
         }
         let other = Container { command: Some(vec!["kube-scheduler".to_owned()]), ..Container::default() };
         assert_eq!(running(&other), None);
+    }
+
+    #[test]
+    fn mounts_of_this_machine_need_not_work_with_the_cluster() {
+        let report = |mounted: &str, running: &str| Report {
+            version: "0.3.0",
+            mounts: vec![Mounted { dir: "/data".into(), version: mounted.to_owned() }],
+            programs: vec![Running { program: "larderd".to_owned(), version: running.to_owned(), nodes: Vec::new() }],
+            definitions: Vec::new(),
+        };
+        assert!(works_together(&report("0.2.0", "0.4.0")));
+        assert!(!works_together(&report("0.1.0", "0.3.0")));
+        assert!(!works_together(&report("0.3.0", "0.5.0")));
+    }
+
+    #[test]
+    fn all_mounts_share_one_deadline() {
+        let hangs = |_: &Path| -> anyhow::Result<String> {
+            loop {
+                std::thread::park();
+            }
+        };
+        let dirs = || ["/data", "/gone"].map(PathBuf::from).to_vec();
+        assert!(ask(dirs(), Instant::now(), hangs).iter().all(|(_, answer)| answer.is_none()));
+
+        let version = |dir: &Path| match dir.to_str() {
+            Some("/gone") => Err(anyhow::anyhow!("gone")),
+            _ => Ok("0.3.0".to_owned()),
+        };
+        let answers = ask(dirs(), Instant::now() + Duration::from_secs(600), version);
+        let [(data, Some(Ok(version))), (gone, Some(Err(_)))] = &answers[..] else { panic!("{answers:?}") };
+        assert_eq!((data.to_str(), version.as_str(), gone.to_str()), (Some("/data"), "0.3.0", Some("/gone")));
     }
 }

@@ -28,7 +28,7 @@ pub(super) enum Deployment {
     Sharing,
     /// With the components `datasets` and `jobs`.
     Datasets,
-    /// With the chart `larder` and the startup taint.
+    /// With both charts, the component `datasets` and the startup taint.
     Chart,
 }
 
@@ -108,18 +108,29 @@ fn helm(cluster: &Cluster, args: &[&str]) {
     assert!(done.status.success(), "helm {args:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Installs the chart `larder`, or upgrades it to these settings beside those of all tests.
+/// Installs the charts, or upgrades them: `larder` to these settings beside those of all tests.
 pub(super) fn helm_upgrade(cluster: &Cluster, settings: &[&str]) {
-    let chart = deploy().join("charts/larder");
-    let mut args = vec!["upgrade", "--install", "larder", chart.to_str().unwrap()];
-    args.extend(["--namespace", "larder-system", "--create-namespace"]);
-    // A test may run on a disk that is almost full, and on two CPUs.
-    let always = ["cache.keepFree=0%", "larderd.resources.requests.cpu=250m", "startupTaint.enabled=true"];
-    args.extend(always.iter().chain(settings).flat_map(|&setting| ["--set", setting]));
-    helm(cluster, &args);
+    let upgrade = |chart: &str, more: &[&str]| {
+        let folder = deploy().join("charts").join(chart);
+        let mut args = vec!["upgrade", "--install", chart, folder.to_str().unwrap()];
+        args.extend(["--namespace", "larder-system", "--create-namespace"]);
+        // An earlier test may have left some of the objects.
+        args.push("--take-ownership");
+        helm(cluster, &[&args, more].concat());
+    };
+    upgrade("larder-crds", &["--wait"]);
+    let always = [
+        // A test may run on a disk that is almost full, and on two CPUs.
+        "cache.keepFree=0%",
+        "larderd.resources.requests.cpu=250m",
+        "datasets.enabled=true",
+        "startupTaint.enabled=true",
+    ];
+    let flags: Vec<&str> = always.iter().chain(settings).flat_map(|&setting| ["--set", setting]).collect();
+    upgrade("larder", &flags);
 }
 
-/// Removes what the chart has installed. The next test deploys Larder anew.
+/// Removes what the chart `larder` has installed. The next test deploys Larder anew.
 pub(super) fn helm_uninstall(cluster: &Cluster) {
     helm(cluster, &["uninstall", "larder", "--namespace", "larder-system", "--wait"]);
     std::fs::remove_file(cluster.note("deployed")).unwrap();

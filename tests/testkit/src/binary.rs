@@ -23,7 +23,7 @@ pub fn built_library(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("the library {file} is not built beside {}", program.display()))
 }
 
-/// The release before this version. The same is in `.ci/earlier`.
+/// The release before this version. `.ci/earlier` reads it here.
 const EARLIER: &str = "0.2.0";
 
 /// The path of the program `name` of the release before this version. Without it, says that the test is skipped.
@@ -41,4 +41,15 @@ pub fn earlier(name: &str) -> Option<PathBuf> {
 /// The path of the command `larder`, of the same build as the running test.
 pub fn larder_binary() -> PathBuf {
     built("larder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::EARLIER;
+
+    #[test]
+    fn the_earlier_release_is_of_the_minor_version_before() {
+        let minor = |version: &str| version.split('.').nth(1).unwrap().parse::<u64>().unwrap();
+        assert_eq!(minor(EARLIER) + 1, minor(env!("CARGO_PKG_VERSION")));
+    }
 }

@@ -9,9 +9,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// The components, with their names in the values of the chart.
-const COMPONENTS: [(&str, &str); 7] = [
+const COMPONENTS: [(&str, &str); 8] = [
     ("datasets", "datasets"),
     ("jobs", "jobs"),
+    ("clusters", "clusters"),
     ("scheduler", "scheduler"),
     ("sharing", "sharing"),
     ("devices", "devices"),
@@ -107,8 +108,11 @@ fn overlay(folder: &Path, components: &[&str]) -> BTreeMap<String, Value> {
     objects(&rendered.stdout)
 }
 
-/// The sets of components that can be installed: all without the startup taint, and with it those in which it meets
-/// another component's change of larder-csi.
+/// The components that change no object of another one but larder-csi: they need not be in every set.
+const ADDED: [&str; 2] = ["clusters", "startup-taint"];
+
+/// The sets of components that can be installed: all without [`ADDED`], and the smallest and the largest with them, and
+/// those in which the startup taint meets another component's change of larder-csi.
 fn sets() -> Vec<Vec<(&'static str, &'static str)>> {
     let of = |set: u32| -> Vec<(&str, &str)> {
         (0..).zip(COMPONENTS).filter(|(bit, _)| set >> bit & 1 == 1).map(|(_, it)| it).collect()
@@ -116,11 +120,12 @@ fn sets() -> Vec<Vec<(&'static str, &'static str)>> {
     let has = |set: &[(&str, &str)], name: &str| set.iter().any(|(it, _)| *it == name);
     let is_valid = |set: &Vec<(&str, &str)>| {
         (has(set, "datasets") || !has(set, "jobs") && !has(set, "scheduler"))
+            && (has(set, "jobs") || !has(set, "clusters"))
             && (has(set, "devices") || !has(set, "devices-dra"))
-            && (!has(set, "startup-taint")
-                || set.len() == 1
-                || set.len() == COMPONENTS.len()
-                || set.len() == 2 && has(set, "datasets"))
+            && (set.len() == COMPONENTS.len()
+                || !ADDED.iter().any(|name| has(set, name))
+                || has(set, "clusters") && set.len() == 3
+                || has(set, "startup-taint") && (set.len() == 1 || set.len() == 2 && has(set, "datasets")))
     };
     (0..1 << COMPONENTS.len()).map(of).filter(is_valid).collect()
 }
@@ -133,7 +138,7 @@ fn a_chart_renders_what_kustomize_renders() {
     let folder = root.path().join("ours");
     std::fs::create_dir(&folder).unwrap();
     let sets = sets();
-    assert!(sets.iter().filter(|set| set.iter().all(|(name, _)| *name != "startup-taint")).count() == 30, "{sets:?}");
+    assert!(sets.iter().filter(|set| set.iter().all(|(name, _)| !ADDED.contains(name))).count() == 30, "{sets:?}");
     let definitions = rendered("larder-crds", &[]);
     for set in sets {
         let names: Vec<&str> = set.iter().map(|(name, _)| *name).collect();
@@ -163,6 +168,7 @@ fn a_wrong_value_of_a_chart_is_named() {
         ("larderd.extraArgs[0]=warm", "/larderd/extraArgs/0"),
         ("jobs.enabled=true", "need datasets.enabled=true"),
         ("scheduler.enabled=true", "need datasets.enabled=true"),
+        ("clusters.enabled=true", "needs jobs.enabled=true"),
         ("devicesDra.enabled=true", "needs devices.enabled=true"),
     ] {
         let error = refused("larder-system", &[setting]);
@@ -178,7 +184,7 @@ fn the_values_of_a_chart_reach_the_programs() {
         "image.repository=registry.example/larder",
         "image.tag=1.2.3",
         "image.pullSecrets[0]=registry",
-        "cache.size=2TiB",
+        "cache.size=2Ti",
         "cache.keepFree=10%",
         "cache.hostPath=/nvme/larder",
         "kubeletDir=/var/snap/kubelet",
@@ -191,7 +197,7 @@ fn the_values_of_a_chart_reach_the_programs() {
     let pod = |name: &str| &all[name]["spec"]["template"]["spec"];
     let (larderd, csi) = (pod("DaemonSet larderd"), pod("DaemonSet larder-csi"));
     let text = larderd["containers"][0]["args"].to_string();
-    for flag in ["--cache-size=2TiB", "--keep-free=10%", "--warm-rate=1GiB/s"] {
+    for flag in ["--cache-size=2Ti", "--keep-free=10%", "--warm-rate=1GiB/s"] {
         assert!(text.contains(flag), "{text}");
     }
     assert_eq!(larderd["containers"][0]["resources"], json!({"requests": {"cpu": "500m"}}));

@@ -1,12 +1,21 @@
 //! Larder by its chart: installed, upgraded and removed, and a node that joins while pods wait for it.
 
 use larder_e2e::platform::{Platform, SUMS, TIMEOUT, reader_script, sums};
+use serde_json::json;
 
 /// The startup taint.
 const TAINT: &str = "csi.larder.dev/agent-not-ready";
 
 fn bytes(i: usize) -> Vec<u8> {
     format!("{i} ").repeat(2_000 + i * 97).into_bytes()
+}
+
+/// The labels of nodes that are about Datasets of the test.
+fn labels(platform: &Platform) -> Vec<String> {
+    let nodes = platform.cluster.get_json(&["nodes"]);
+    let own = format!("dataset.larder.dev/{}.", platform.namespace());
+    let labels = nodes["items"].as_array().unwrap().iter().flat_map(|node| node["metadata"]["labels"].as_object());
+    labels.flat_map(|labels| labels.keys().filter(|label| label.starts_with(&own)).cloned()).collect()
 }
 
 fn has_taint(platform: &Platform, node: &str) -> bool {
@@ -51,17 +60,38 @@ fn a_chart_is_upgraded_under_readers_a_node_joins_and_nothing_is_left() {
     assert!(!events.contains("FailedMount"), "the pod came too early: {events}");
 
     platform.delete_readers();
+
+    // A Dataset has a finalizer and labels nodes. It is deleted while the controller runs.
+    let files = platform.put_dataset("own", 10, |i| bytes(i + 100));
+    let origin = json!({
+        "source": platform.source("own"), "endpoint": platform.endpoint(), "secretRef": {"name": "origin"},
+    });
+    let dataset = json!({
+        "apiVersion": "larder.dev/v1alpha1", "kind": "Dataset",
+        "metadata": {"name": "own", "namespace": platform.namespace()},
+        "spec": {"origin": origin, "nodes": {"count": 2}},
+    });
+    cluster.apply(&format!("---\n{dataset}\n"));
+    let own = ["dset/own", "--namespace", platform.namespace(), "--timeout=300s"];
+    cluster.kubectl_ok(&[&["wait", "--for=condition=Ready"], &own[..]].concat());
+    cluster.apply(&platform.pod("claimed", 1, &["own"], &format!("cd /own && {SUMS}")));
+    assert_eq!(sums(&platform.output("claimed")), files);
+    cluster.wait_for("a node has the label of the Dataset", TIMEOUT, || !labels(&platform).is_empty());
+    platform.delete_readers();
+    cluster.kubectl_ok(&[&["delete"], &own[..]].concat());
+    cluster.wait_for("no node has it", TIMEOUT, || labels(&platform).is_empty());
+
     platform.assert_clean(1);
     platform.assert_clean(2);
+    let kinds =
+        "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,csidrivers";
+    // Those of an earlier test are not helm's.
+    let installed = || cluster.kubectl_ok(&["get", kinds, "-l", "app.kubernetes.io/managed-by=Helm", "-o", "name"]);
+    assert!(installed().contains("csi.larder.dev"));
     platform.uninstall_chart();
+    assert_eq!(labels(&platform), [] as [String; 0]);
     for node in ["n1", "n2"] {
         cluster.kubectl_ok(&["label", "node", node, "larder-test-charts-"]);
-        let node = cluster.get_json(&["node", node]);
-        let labels = node["metadata"]["labels"].as_object().unwrap();
-        assert!(!labels.keys().any(|label| label.contains("larder")), "{labels:?}");
     }
-    let left =
-        "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,csidrivers";
-    let left = cluster.kubectl_ok(&["get", left, "-l", "app.kubernetes.io/part-of=larder", "-o", "name"]);
-    assert_eq!(left, "");
+    assert_eq!(installed(), "");
 }
