@@ -172,13 +172,13 @@ complete -c larder -n "__fish_larder_using_subcommand verify" -s h -l help -d 'P
 complete -c larder -n "__fish_larder_using_subcommand stats" -s w -l watch -d 'Refresh every second, with the hit ratio since the last refresh'
 complete -c larder -n "__fish_larder_using_subcommand stats" -l json -d 'Print one JSON document for each mount'
 complete -c larder -n "__fish_larder_using_subcommand stats" -l cluster -d 'Show how much of each mounted dataset every node of the cluster has cached, and how many bytes each node has read from other nodes and served to them since it started'
-complete -c larder -n "__fish_larder_using_subcommand stats" -l history -d 'Show the passes over datasets that have ended, also of mounts that are gone: hits beside the promise, and for how long readers waited for what. They are kept in ~/.cache/larder'
+complete -c larder -n "__fish_larder_using_subcommand stats" -l history -d 'Show the passes over datasets that have ended, also of mounts that are gone: hits beside the promise, and for how long readers waited for what. They are kept in ~/.cache/larder, and those of larderd.service in /var/lib/larder/home'
 complete -c larder -n "__fish_larder_using_subcommand stats" -s v -l verbose -d 'Log to standard error (LARDER_LOG=debug logs more)'
 complete -c larder -n "__fish_larder_using_subcommand stats" -s h -l help -d 'Print help'
 complete -c larder -n "__fish_larder_using_subcommand status" -s w -l watch -d 'Refresh every second, with the hit ratio since the last refresh'
 complete -c larder -n "__fish_larder_using_subcommand status" -l json -d 'Print one JSON document for each mount'
 complete -c larder -n "__fish_larder_using_subcommand status" -l cluster -d 'Show how much of each mounted dataset every node of the cluster has cached, and how many bytes each node has read from other nodes and served to them since it started'
-complete -c larder -n "__fish_larder_using_subcommand status" -l history -d 'Show the passes over datasets that have ended, also of mounts that are gone: hits beside the promise, and for how long readers waited for what. They are kept in ~/.cache/larder'
+complete -c larder -n "__fish_larder_using_subcommand status" -l history -d 'Show the passes over datasets that have ended, also of mounts that are gone: hits beside the promise, and for how long readers waited for what. They are kept in ~/.cache/larder, and those of larderd.service in /var/lib/larder/home'
 complete -c larder -n "__fish_larder_using_subcommand status" -s v -l verbose -d 'Log to standard error (LARDER_LOG=debug logs more)'
 complete -c larder -n "__fish_larder_using_subcommand status" -s h -l help -d 'Print help'
 complete -c larder -n "__fish_larder_using_subcommand top" -l kubeconfig -d 'The kubeconfig file. Default: $KUBECONFIG, ~/.kube/config, or the pod\'s service account' -r -F
@@ -200,20 +200,20 @@ complete -c larder -n "__fish_larder_using_subcommand cache; and not __fish_seen
 complete -c larder -n "__fish_larder_using_subcommand cache; and not __fish_seen_subcommand_from ls rm pin unpin help" -f -a "pin" -d 'Keep a dataset\'s room in the cache also while it is not mounted, so that no other dataset gets it'
 complete -c larder -n "__fish_larder_using_subcommand cache; and not __fish_seen_subcommand_from ls rm pin unpin help" -f -a "unpin" -d 'End a pin. The blocks stay until other datasets need their room'
 complete -c larder -n "__fish_larder_using_subcommand cache; and not __fish_seen_subcommand_from ls rm pin unpin help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from ls" -l cache-dir -d 'The cache directory. Default: ~/.cache/larder/store' -r -F
+complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from ls" -l cache-dir -d 'The cache directory. Default: that of the larderd.service of this machine for root, otherwise ~/.cache/larder/store' -r -F
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from ls" -l run-dir -d 'The directory of larderd\'s socket, if it is not the cache directory' -r -F
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from ls" -l json -d 'Print JSON'
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from ls" -s v -l verbose -d 'Log to standard error (LARDER_LOG=debug logs more)'
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from ls" -s h -l help -d 'Print help'
-complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from rm" -l cache-dir -d 'The cache directory. Default: ~/.cache/larder/store' -r -F
+complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from rm" -l cache-dir -d 'The cache directory. Default: that of the larderd.service of this machine for root, otherwise ~/.cache/larder/store' -r -F
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from rm" -l run-dir -d 'The directory of larderd\'s socket, if it is not the cache directory' -r -F
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from rm" -s v -l verbose -d 'Log to standard error (LARDER_LOG=debug logs more)'
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from rm" -s h -l help -d 'Print help'
-complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from pin" -l cache-dir -d 'The cache directory. Default: ~/.cache/larder/store' -r -F
+complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from pin" -l cache-dir -d 'The cache directory. Default: that of the larderd.service of this machine for root, otherwise ~/.cache/larder/store' -r -F
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from pin" -l run-dir -d 'The directory of larderd\'s socket, if it is not the cache directory' -r -F
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from pin" -s v -l verbose -d 'Log to standard error (LARDER_LOG=debug logs more)'
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from pin" -s h -l help -d 'Print help'
-complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from unpin" -l cache-dir -d 'The cache directory. Default: ~/.cache/larder/store' -r -F
+complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from unpin" -l cache-dir -d 'The cache directory. Default: that of the larderd.service of this machine for root, otherwise ~/.cache/larder/store' -r -F
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from unpin" -l run-dir -d 'The directory of larderd\'s socket, if it is not the cache directory' -r -F
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from unpin" -s v -l verbose -d 'Log to standard error (LARDER_LOG=debug logs more)'
 complete -c larder -n "__fish_larder_using_subcommand cache; and __fish_seen_subcommand_from unpin" -s h -l help -d 'Print help'
