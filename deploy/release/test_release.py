@@ -231,7 +231,8 @@ class Charts(Case):
     def test_they_render_what_those_of_the_clone_render(self):
         helm = ROOT / "tests/cluster/helm.sh"
         self.need(subprocess.run([helm, "version"], capture_output=True).returncode == 0, "helm")
-        switches = ["datasets", "jobs", "clusters", "scheduler", "sharing", "devices", "devicesDra", "startupTaint"]
+        switches = ["datasets", "jobs", "clusters", "scheduler", "sharing", "devices", "devicesDra", "startupTaint",
+                    "monitoring"]
         settings = {"larder": [f"{switch}.enabled=true" for switch in switches], "larder-crds": ["keep=false"]}
         for name, values in settings.items():
             # That of Larder begins like that of its definitions.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// The components, with their names in the values of the chart.
-const COMPONENTS: [(&str, &str); 8] = [
+const COMPONENTS: [(&str, &str); 9] = [
     ("datasets", "datasets"),
     ("jobs", "jobs"),
     ("clusters", "clusters"),
@@ -18,11 +18,22 @@ const COMPONENTS: [(&str, &str); 8] = [
     ("devices", "devices"),
     ("devices-dra", "devicesDra"),
     ("startup-taint", "startupTaint"),
+    ("monitoring", "monitoring"),
 ];
 
 /// The kinds of objects that have a namespace. kustomize gives one to others, too, which the API server ignores.
-const NAMESPACED: [&str; 8] =
-    ["ConfigMap", "DaemonSet", "Deployment", "NetworkPolicy", "Role", "RoleBinding", "Service", "ServiceAccount"];
+const NAMESPACED: [&str; 10] = [
+    "ConfigMap",
+    "DaemonSet",
+    "Deployment",
+    "NetworkPolicy",
+    "PodMonitor",
+    "PrometheusRule",
+    "Role",
+    "RoleBinding",
+    "Service",
+    "ServiceAccount",
+];
 
 /// Lists whose order says nothing.
 const UNORDERED: [&str; 4] = ["env", "ports", "volumeMounts", "volumes"];
@@ -108,11 +119,11 @@ fn overlay(folder: &Path, components: &[&str]) -> BTreeMap<String, Value> {
     objects(&rendered.stdout)
 }
 
-/// The components that change no object of another one but larder-csi: they need not be in every set.
-const ADDED: [&str; 2] = ["clusters", "startup-taint"];
+/// The components that need not be in every set: few of the others change an object that they change, too.
+const ADDED: [&str; 3] = ["clusters", "startup-taint", "monitoring"];
 
-/// The sets of components that can be installed: all without [`ADDED`], and the smallest and the largest with them, and
-/// those in which the startup taint meets another component's change of larder-csi.
+/// The sets of components that can be installed: all without [`ADDED`], the smallest and the largest with them, and those
+/// in which they meet another component's change of the same object.
 fn sets() -> Vec<Vec<(&'static str, &'static str)>> {
     let of = |set: u32| -> Vec<(&str, &str)> {
         (0..).zip(COMPONENTS).filter(|(bit, _)| set >> bit & 1 == 1).map(|(_, it)| it).collect()
@@ -125,7 +136,8 @@ fn sets() -> Vec<Vec<(&'static str, &'static str)>> {
             && (set.len() == COMPONENTS.len()
                 || !ADDED.iter().any(|name| has(set, name))
                 || has(set, "clusters") && set.len() == 3
-                || has(set, "startup-taint") && (set.len() == 1 || set.len() == 2 && has(set, "datasets")))
+                || has(set, "startup-taint") && (set.len() == 1 || set.len() == 2 && has(set, "datasets"))
+                || has(set, "monitoring") && (set.len() == 1 || set.len() == 2 && has(set, "sharing")))
     };
     (0..1 << COMPONENTS.len()).map(of).filter(is_valid).collect()
 }

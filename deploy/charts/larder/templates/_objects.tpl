@@ -24,7 +24,8 @@ it, and written again. */}}
 {{- if not $object.kind }}{{ fail (printf "a file of the chart cannot be read: %s" (toJson $object)) }}{{ end }}
 {{- $labels := dict "app.kubernetes.io/part-of" "larder" }}
 {{- $_ := set $object.metadata "labels" (merge $labels ($object.metadata.labels | default dict)) }}
-{{- if has $object.kind (list "ConfigMap" "DaemonSet" "Deployment" "NetworkPolicy" "Role" "RoleBinding" "Service" "ServiceAccount") }}
+{{- $namespaced := list "ConfigMap" "DaemonSet" "Deployment" "NetworkPolicy" "Role" "RoleBinding" "Service" "ServiceAccount" }}
+{{- if has $object.kind (concat $namespaced (list "PodMonitor" "PrometheusRule")) }}
 {{- $_ := set $object.metadata "namespace" $root.Release.Namespace }}
 {{- end }}
 {{- if has $object.kind (list "DaemonSet" "Deployment") }}
@@ -65,6 +66,9 @@ it, and written again. */}}
 {{- $_ := set $pod "tolerations" $values.tolerations }}
 {{- include (printf "larder.%s" $name) (list $root $pod) }}
 {{- end }}
+{{- if and $values.monitoring.enabled (has $name (list "larderd" "larder-controller")) }}
+{{- include "larder.metricsToken" $pod }}
+{{- end }}
 {{- if eq $name "larder-scheduler" }}
 {{- range $pod.volumes }}
 {{- if .configMap }}{{ $_ := set .configMap "name" (include "larder.schedulerConfig" $root) }}{{ end }}
@@ -104,6 +108,18 @@ it, and written again. */}}
 {{- $_ := set $container "args" (concat $args $values.larderd.extraArgs) }}
 {{- if $env }}{{ $_ := set $container "env" $env }}{{ end }}
 {{- if $values.larderd.resources }}{{ $_ := set $container "resources" $values.larderd.resources }}{{ end }}
+{{- end }}
+
+{{- /* Gives the first container of a pod the token of scrapers. */}}
+{{- define "larder.metricsToken" }}
+{{- $container := first .containers }}
+{{- $_ := set $container "args" (append $container.args "--metrics-token=/etc/larder/metrics/token") }}
+{{- $mount := dict "name" "metrics" "mountPath" "/etc/larder/metrics" "readOnly" true }}
+{{- $_ := set $container "volumeMounts" (append ($container.volumeMounts | default list) $mount) }}
+{{- $secret := dict "secretName" "larder-metrics" "defaultMode" 0440 }}
+{{- $_ := set . "volumes" (append (.volumes | default list) (dict "name" "metrics" "secret" $secret)) }}
+{{- /* Gives its group the Secret. */}}
+{{- $_ := set .securityContext "fsGroup" .securityContext.runAsGroup }}
 {{- end }}
 
 {{- define "larder.larder-csi" }}
