@@ -37,7 +37,7 @@ const OF_BODIES_KIB: u64 = 64 << 10;
 const PART: &[u8] = &[b'x'; 400 << 10];
 
 /// A program beside larderd and larder-csi; it is killed when dropped.
-struct Program(Child);
+pub(crate) struct Program(Child);
 
 impl Program {
     fn start(folder: &Path, name: &str, flags: &[String]) -> Self {
@@ -74,9 +74,36 @@ fn devices(folder: &Path, machine: &FakeMachine, admin: u16) -> Program {
     Program::start(folder, "larder-devices", &flags)
 }
 
+/// larder-devices, larder-controller and larder-scheduler-ext with these admin ports. No API server answers them.
+pub(crate) fn start_others(
+    folder: &Path,
+    machine: &FakeMachine,
+    [of_devices, of_controller, of_extender]: [u16; 3],
+    scheduler: u16,
+) -> [Program; 3] {
+    let config = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
+                  clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u}]\n";
+    std::fs::write(folder.join("kubeconfig"), config).unwrap();
+    let flag = |port: u16| format!("--admin-address=127.0.0.1:{port}");
+    [
+        devices(folder, machine, of_devices),
+        Program::start(folder, "larder-controller", &[flag(of_controller), "--image=larder".to_owned()]),
+        Program::start(
+            folder,
+            "larder-scheduler-ext",
+            &[flag(of_extender), format!("--address=127.0.0.1:{scheduler}")],
+        ),
+    ]
+}
+
 /// A GET on a connection of its own: the answer, or why there is none.
 pub(crate) async fn get(server: SocketAddr, path: &str) -> String {
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    get_with(server, path, "").await
+}
+
+/// The same with more lines in the head of the request.
+pub(crate) async fn get_with(server: SocketAddr, path: &str, head: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{head}connection: close\r\n\r\n");
     let mut answer = Vec::new();
     let got = async {
         let mut stream = TcpStream::connect(server).await?;
@@ -160,9 +187,6 @@ fn a_flood_of_every_port_of_a_node_fails_no_read_and_ends_no_program() {
     let lab = Lab::new();
     let folder = lab.folder();
     (0..FILES).for_each(|i| lab.put(&format!("f{i}"), bytes(i)));
-    let config = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
-                  clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u}]\n";
-    std::fs::write(folder.join("kubeconfig"), config).unwrap();
 
     let admin @ [of_larderd, of_csi, of_devices, of_controller, of_extender] = std::array::from_fn(|_| free_port());
     let (peers, scheduler) = (free_port(), free_port());
@@ -172,15 +196,7 @@ fn a_flood_of_every_port_of_a_node_fails_no_read_and_ends_no_program() {
     let machine = FakeMachine::new(MachinePlan::eight_pairs()).unwrap();
     let mut larderd = Larderd::start(&lab, "flood", &sharing);
     let plugin = Plugin::start(&lab, &larderd, &[&flag(of_csi)]);
-    let mut others = [
-        devices(folder, &machine, of_devices),
-        Program::start(folder, "larder-controller", &[flag(of_controller), "--image=larder".to_owned()]),
-        Program::start(
-            folder,
-            "larder-scheduler-ext",
-            &[flag(of_extender), format!("--address=127.0.0.1:{scheduler}")],
-        ),
-    ];
+    let mut others = start_others(folder, &machine, [of_devices, of_controller, of_extender], scheduler);
     let local = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let is_healthy = |port| lab.runtime().block_on(get(local(port), "/healthz")).starts_with("HTTP/1.1 200");
     for port in admin {

@@ -1,14 +1,22 @@
 //! The component `monitoring` for Prometheus and Grafana: alerts that fire with their fault and stop after it, and a
-//! board, over metrics that exist.
+//! board, over metrics that exist. Prometheus' own checks accept the metrics of all programs.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
+use larder_csi_api::csi::node_client::NodeClient;
+use larder_e2e::{Lab, Larderd, Plugin, wait_until};
 use larder_telemetry::{Kind, METRICS};
+use larder_testkit::machine::{FakeMachine, MachinePlan};
 use larder_testkit::{kustomize, repository};
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::csi::{bytes, publish};
+use crate::floods::{free_port, get, get_with, start_others};
 
 fn folder() -> PathBuf {
     repository().join("deploy/components/monitoring")
@@ -96,7 +104,12 @@ fn the_board_is_what_its_script_prints() {
 
 /// `promtool` with these arguments. `None` if it is not installed, which only CI must have.
 fn promtool(arguments: &[&str]) -> Option<Output> {
-    match Command::new("promtool").args(arguments).output() {
+    promtool_on(Stdio::null(), arguments)
+}
+
+/// The same, with this standard input.
+fn promtool_on(input: Stdio, arguments: &[&str]) -> Option<Output> {
+    match Command::new("promtool").args(arguments).stdin(input).output() {
         Ok(output) => Some(output),
         Err(error) => {
             assert!(std::env::var_os("CI").is_none(), "promtool does not run: {error}");
@@ -196,5 +209,83 @@ fn the_component_gives_the_token_to_the_programs_whose_pods_are_scraped_with_it(
             );
         }
         assert!(kind("ConfigMap").any(|it| it["metadata"]["labels"]["grafana_dashboard"] == "1"));
+    }
+}
+
+/// The one complaint of `promtool check metrics` that is right: `.larder/stats.json` has the metric, too, and has whole
+/// numbers only.
+const KNOWN: &str = r#"larder_fs_plan_stalled_microseconds_total use base unit "seconds" instead of "microseconds""#;
+
+/// Checks a program's metrics in both formats. `None` if `promtool` is not installed.
+fn check_metrics(folder: &Path, program: &str, text: &str, open_metrics: &str) -> Option<()> {
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let file = path("metrics.txt");
+    std::fs::write(&file, text).unwrap();
+    let checked = promtool_on(File::open(&file).unwrap().into(), &["check", "metrics"])?;
+    let said = [checked.stdout, checked.stderr].concat();
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.lines().all(|line| line == KNOWN), "{program}: {said}");
+
+    // Prometheus imports samples at a time only.
+    let stamped: String = open_metrics
+        .lines()
+        .map(|line| if line.starts_with('#') { format!("{line}\n") } else { format!("{line} 1700000000\n") })
+        .collect();
+    std::fs::write(&file, stamped).unwrap();
+    let imported = promtool(&["tsdb", "create-blocks-from", "openmetrics", &file, &path(program)])?;
+    assert_passes(program, &imported);
+    Some(())
+}
+
+#[test]
+fn the_metrics_of_all_programs_pass_the_checks_of_prometheus() {
+    const TOKEN: &str = "correct-horse-battery-staple";
+    let lab = Lab::new();
+    lab.put("f0", bytes(0));
+    let token = lab.folder().join("names-token");
+    std::fs::write(&token, TOKEN).unwrap();
+    let ports @ [of_larderd, of_csi, of_devices, of_controller, of_extender] = std::array::from_fn(|_| free_port());
+    let flag = |port: u16| format!("--admin-address=127.0.0.1:{port}");
+    let names = format!("--metrics-token={}", token.display());
+    let larderd = Larderd::start(&lab, "metrics", &[&*flag(of_larderd), &*names]);
+    let plugin = Plugin::start(&lab, &larderd, &[&flag(of_csi)]);
+    let machine = FakeMachine::new(MachinePlan::eight_pairs()).unwrap();
+    let _others = start_others(lab.folder(), &machine, [of_devices, of_controller, of_extender], free_port());
+    let local = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    for port in ports {
+        wait_until("a program serves its admin port", || {
+            lab.runtime().block_on(get(local(port), "/healthz")).starts_with("HTTP/1.1 200")
+        });
+    }
+    // Histograms and labels have values once a pod has read.
+    let target = plugin.path("kubelet/pods/a");
+    let _in_runtime = lab.runtime().enter();
+    let mut node = NodeClient::new(plugin.channel());
+    wait_until("the volume is published", || {
+        lab.runtime().block_on(node.node_publish_volume(publish(&lab, &target))).is_ok()
+    });
+    assert!(std::fs::read(target.join("f0")).unwrap() == bytes(0));
+
+    let bearer = format!("authorization: Bearer {TOKEN}\r\n");
+    let temporary = tempfile::tempdir().unwrap();
+    for (program, port, head, some) in [
+        ("larderd", of_larderd, "", "larder_read_seconds_bucket{"),
+        ("larderd-with-names", of_larderd, &*bearer, "{dataset=\""),
+        ("larder-csi", of_csi, "", "larder_csi_publish_seconds_bucket{"),
+        ("larder-devices", of_devices, "", "larder_devices_"),
+        ("larder-controller", of_controller, "", "larder_controller_"),
+        ("larder-scheduler-ext", of_extender, "", "larder_scheduler_"),
+    ] {
+        let scrape = |head: &str| {
+            let answer = lab.runtime().block_on(get_with(local(port), "/metrics", head));
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            assert!(head.starts_with("HTTP/1.1 200") && body.contains(some), "{program}: {answer}");
+            body.to_owned()
+        };
+        let text = scrape(head);
+        let open_metrics = scrape(&format!("{head}accept: application/openmetrics-text;version=1.0.0\r\n"));
+        if check_metrics(temporary.path(), program, &text, &open_metrics).is_none() {
+            return;
+        }
     }
 }
