@@ -1,10 +1,13 @@
 //! Making and ending mounts.
 
 use std::borrow::Cow;
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use fuser::{MountOption, SessionACL};
 use larder_daemon_api::fuse_mount::{FuseMountError, fuse_mount};
@@ -180,6 +183,9 @@ pub fn check_mount_point(mountpoint: &Path, over: bool) -> Result<(), MountError
     }
 }
 
+/// How long the file system at a mount point may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
 /// A mount point that can be used.
 enum MountPoint {
     /// A directory, by its resolved path.
@@ -190,13 +196,7 @@ enum MountPoint {
 
 fn examine(mountpoint: &Path) -> Result<MountPoint, MountError> {
     let refuse = |what: &'static str| MountError::Mountpoint { path: mountpoint.to_owned(), what: what.into() };
-    // The kernel caches the attributes of the root without end, so `metadata` may succeed on a dead mount. `statfs`
-    // always queries the file system's process.
-    let looked = std::fs::metadata(mountpoint).and_then(|found| {
-        rustix::fs::statfs(mountpoint)?;
-        Ok(found)
-    });
-    match looked {
+    match look(mountpoint)? {
         Ok(found) if !found.is_dir() => Err(refuse("is not a directory; name an empty directory")),
         Ok(_) => {
             let path = mountpoint.canonicalize().map_err(|_| refuse("cannot be resolved"))?;
@@ -219,6 +219,33 @@ fn examine(mountpoint: &Path) -> Result<MountPoint, MountError> {
         }
         Err(error) => Err(MountError::Refused { path: mountpoint.to_owned(), source: error }),
     }
+}
+
+/// The attributes of a mount point whose file system answers. Errors: it does not; those of the file system itself are in
+/// the result.
+fn look(mountpoint: &Path) -> Result<io::Result<Metadata>, MountError> {
+    let (answer, answers) = sync_channel(1);
+    let path = mountpoint.to_owned();
+    // A mount that is kept while no process serves it never answers. The thread ends with the answer, or with the process.
+    let thread = std::thread::Builder::new().spawn(move || {
+        // The kernel caches the attributes of the root without end, so `metadata` may succeed on a dead mount. `statfs`
+        // always queries the file system's process.
+        let looked = std::fs::metadata(&path).and_then(|found| {
+            rustix::fs::statfs(&path)?;
+            Ok(found)
+        });
+        let _ = answer.send(looked);
+    });
+    thread.map_err(|source| MountError::Refused { path: mountpoint.to_owned(), source })?;
+    answers.recv_timeout(ANSWER).map_err(|_| MountError::Mountpoint {
+        path: mountpoint.to_owned(),
+        what: format!(
+            "does not answer: a mount is there whose process does not run. Start that process, run `{}`, or name another \
+             directory",
+            umount(mountpoint)
+        )
+        .into(),
+    })
 }
 
 /// Makes the mount point ready: unmounts a dead Larder mount there. Returns its resolved path.

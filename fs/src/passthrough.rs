@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuser::BackingId;
-use larder_daemon_api::handover::{Message, Socket};
+use larder_daemon_api::handover::{Message, Socket, unnamed_file};
 use larder_daemon_api::socket::LENDER_SOCKET;
 use larder_daemon_api::v1;
 use tracing::{info, warn};
@@ -166,8 +166,8 @@ impl Passthrough {
     /// For a connection that ends with this process. None if no file can be registered on the connection `fuse`.
     pub(crate) fn new(fuse: &Arc<OwnedFd>) -> Option<Self> {
         let passthrough = Self { registrar: Registrar::Own(Arc::clone(fuse), None), files: Mutex::default() };
-        let probe = rustix::fs::memfd_create("larder-passthrough", rustix::fs::MemfdFlags::CLOEXEC);
-        match probe.map_err(io::Error::from).and_then(|probe| passthrough.registrar.register(&File::from(probe))) {
+        let probe = unnamed_file("larder-passthrough");
+        match probe.and_then(|probe| passthrough.registrar.register(&File::from(probe))) {
             Ok(_) => Some(passthrough),
             Err(error) => {
                 info!(%error, "the kernel cannot read cached files by itself: they are read through this process");

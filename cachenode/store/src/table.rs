@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
 use larder_dataset::CacheId;
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, memfd_create};
 
 use crate::folder::is_read_only;
 use crate::mapping::Mapping;
@@ -105,7 +105,9 @@ impl Table {
 
     /// A table for 0 blocks, in memory.
     pub(crate) fn none(kind: Kind) -> io::Result<Self> {
-        let file = File::from(rustix::fs::memfd_create("larder-table", rustix::fs::MemfdFlags::CLOEXEC)?);
+        let made = |flags| memfd_create("larder-table", MemfdFlags::CLOEXEC | flags);
+        // A kernel before 6.3 rejects NOEXEC_SEAL; a hardened kernel requires it.
+        let file = File::from(made(MemfdFlags::NOEXEC_SEAL).or_else(|_| made(MemfdFlags::empty()))?);
         file.set_len(file_bytes(kind, 0))?;
         Self::map(file, kind, 0)
     }
@@ -289,4 +291,19 @@ fn make(path: &Path, kind: Kind, id: &CacheId, blocks: u32) -> io::Result<File> 
     std::fs::rename(&fresh, path)?;
     sync_parent(path)?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_table_in_memory_is_a_file_that_a_hardened_kernel_allows() {
+        let table = Table::none(Kind { magic: *b"LARDERxx", words: 1, allocate: false }).unwrap();
+        let mode = table.map.file().metadata().unwrap().permissions().mode();
+        let is_known = memfd_create("probe", MemfdFlags::NOEXEC_SEAL).is_ok();
+        assert_eq!(mode & 0o111 == 0, is_known, "{mode:o}");
+    }
 }

@@ -53,7 +53,7 @@ pub fn request_memory() -> io::Result<OwnedFd> {
 }
 
 /// Creates an unnamed file in memory, which /proc shows under this name.
-pub(crate) fn unnamed_file(name: &str) -> io::Result<OwnedFd> {
+pub fn unnamed_file(name: &str) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
     // A kernel before 6.3 rejects NOEXEC_SEAL; a hardened kernel requires it.
     memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| memfd_create(name, flags)).map_err(io::Error::from)

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use larder_e2e::{Lab, Mount};
 use larder_testkit::seeded_bytes;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Long enough for everything that ends at all, on the slowest machine.
@@ -94,6 +95,34 @@ fn top_prints_a_table_where_there_is_no_terminal() {
         mount.dir().to_string_lossy().chars().rev().take(20).collect::<Vec<_>>().into_iter().rev().collect();
     assert!(text.contains("PROMISE") && text.contains(&end), "{text}");
     assert!(!text.contains('\u{1b}'), "{text:?}");
+}
+
+// SEMANTICS: W3
+#[test]
+fn top_gives_the_terminal_back_when_a_signal_ends_it() {
+    const RUN: &str = r#"stty -g >before; sh -c 'echo $$ >pid; exec "$LARDER" top'; echo $? >code; stty -g >after"#;
+    let lab = Lab::new();
+    let (folder, larder) = (lab.folder(), lab.command(&[]).get_program().to_owned());
+    for (signal, code) in [(Signal::TERM, "143\n"), (Signal::HUP, "129\n"), (Signal::INT, "130\n")] {
+        let mut script = lab.program("script".into(), &["-qc", RUN, "/dev/null"]);
+        let script = script.current_dir(folder).env("LARDER", &larder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut script = script.spawn().expect("script runs");
+        let (mut output, mut shown) = (script.stdout.take().unwrap(), Vec::new());
+        // The alternate screen, for which the modes are set before.
+        while !shown.ends_with(b"\x1b[?1049h") {
+            let mut byte = [0];
+            output.read_exact(&mut byte).unwrap();
+            shown.extend(byte);
+        }
+        let file = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        let pid = Pid::from_raw(file("pid").trim().parse().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+        output.read_to_end(&mut shown).unwrap();
+        script.wait().unwrap();
+        assert_eq!(file("code"), code, "{}", String::from_utf8_lossy(&shown));
+        assert_eq!(file("before"), file("after"));
+        assert!(shown.windows(8).any(|bytes| bytes == b"\x1b[?1049l"));
+    }
 }
 
 /// A running `larder ui`.

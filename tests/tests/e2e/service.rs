@@ -170,6 +170,19 @@ fn a_mount_can_be_ended_by_the_command_while_no_larderd_runs() {
     wait_until("the store is empty", || service.systemd.kept().is_empty());
 }
 
+#[test]
+fn a_mount_over_one_that_nobody_serves_is_refused_and_harms_no_reader() {
+    let mut service = Service::start();
+    service.larderd.kill();
+    let reader = service.read(0..1);
+    let (dir, cache) = (service.dir.to_str().unwrap(), service.larderd.run_dir().to_str().unwrap());
+    let error = service.lab.larder_fails(1, &["mount", &service.lab.url(), dir, "--cache-dir", cache]);
+    assert!(error.contains("does not answer") && error.contains(&format!("larder umount {dir}")), "{error}");
+    assert!(service.is_mounted());
+    service.larderd.restart();
+    reader.join().unwrap();
+}
+
 // SEMANTICS: P12
 #[test]
 fn a_mount_that_ended_while_no_larderd_ran_is_forgotten_and_can_be_made_again() {

@@ -1,11 +1,12 @@
 //! The terminal while a screen is shown on it. Dropping [`Terminal`] gives it back as it was.
 
-use std::io::{stdin, stdout};
+use std::io::{Write, stdin, stdout};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::screen::Size;
 use crate::output;
@@ -44,6 +45,7 @@ impl Terminal {
     /// Takes the terminal. Errors: standard input or output is none.
     pub(super) fn open() -> anyhow::Result<Self> {
         let before = tcgetattr(stdin()).context("read the modes of the terminal")?;
+        end_on_signal(before.clone())?;
         let mut modes = before.clone();
         modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
         tcsetattr(stdin(), OptionalActions::Now, &modes).context("set the modes of the terminal")?;
@@ -89,6 +91,33 @@ impl Terminal {
             }
         }
     }
+}
+
+/// Gives the terminal back and ends the process once a signal asks for that, whatever the process waits for then.
+fn end_on_signal(before: Termios) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("listen for signals")?;
+    let within_runtime = runtime.enter();
+    let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    drop(within_runtime);
+    let wait = move || {
+        let kind = runtime.block_on(async {
+            tokio::select! {
+                _ = hangup.recv() => SignalKind::hangup(),
+                _ = interrupt.recv() => SignalKind::interrupt(),
+                _ = terminate.recv() => SignalKind::terminate(),
+            }
+        });
+        let _ = tcsetattr(stdin(), OptionalActions::Now, &before);
+        // Held until the end, so that nothing is drawn after it.
+        let mut out = stdout().lock();
+        let _ = out.write_all(LEAVE).and_then(|()| out.flush());
+        // As a shell reports the end by a signal.
+        std::process::exit(128 + kind.as_raw_value());
+    };
+    std::thread::Builder::new().spawn(wait).context("listen for signals")?;
+    Ok(())
 }
 
 impl Drop for Terminal {
