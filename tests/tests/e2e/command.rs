@@ -1,9 +1,9 @@
 //! The command as scripts and users see it.
 
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 
 use larder_e2e::{Lab, Mount};
-use larder_testkit::{Fault, seeded_bytes};
+use larder_testkit::{Fault, larder_binary, seeded_bytes};
 use serde_json::Value;
 
 #[test]
@@ -351,6 +351,68 @@ fn doctor_judges_a_folder_that_is_yet_to_be_made_by_the_disk_that_it_will_be_on_
     }
     let error = lab.larder_fails(2, &["doctor", "--keep-free", "much"]);
     assert!(error.contains("--keep-free") && error.contains("20%"), "{error}");
+}
+
+/// Runs its argument as a user without rights, where no systemd is and `/dev/fuse` is as `$DEVICE` says: as in a
+/// container, and in a mount namespace that ends with it.
+const CONTAINER: &str = r#"
+set -e
+mount -t tmpfs none /run
+mkdir /run/data /run/home /run/mnt
+echo hello >/run/data/f
+chown 65534:65534 /run/home /run/mnt
+touch /run/larder
+mount --bind "$LARDER" /run/larder
+case $DEVICE in
+    missing) mount -t tmpfs none /dev ;;
+    *) mknod -m "$DEVICE" /run/fuse c 10 229; mount --bind /run/fuse /dev/fuse ;;
+esac
+cd /run/home
+exec setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/run/home PATH="$PATH:/run" sh -c "$0"
+"#;
+
+fn in_a_container(device: &str, run: &str) -> Output {
+    Command::new("unshare")
+        .args(["--mount", "sh", "-c", CONTAINER, run])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("LARDER", larder_binary())
+        .env("DEVICE", device)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn doctor_says_what_works_without_root_and_systemd_in_a_container() {
+    for (device, remedy) in [("666", None), ("600", Some("chmod 0666 /dev/fuse")), ("missing", Some("modprobe fuse"))] {
+        let works = remedy.is_none();
+        let output = in_a_container(device, "larder doctor --json");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(if works { 0 } else { 1 }), "{device}: {said}");
+        let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let of = |what: &str| {
+            let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);
+            found.unwrap_or_else(|| panic!("{what} of {findings:#}"))
+        };
+        assert_eq!(of("fuse")["verdict"], if works { "ok" } else { "fail" }, "{device}");
+        if let Some(remedy) = remedy {
+            let named = of("fuse")["remedy"].as_str().unwrap();
+            assert!(named.contains(remedy) && named.contains("--device /dev/fuse"), "{device}: {named}");
+        }
+        assert_eq!(of("fusermount3")["verdict"], "ok");
+        assert!(of("service")["found"].as_str().unwrap().starts_with("no systemd: mounts end with their process"));
+        assert!(of("read size")["found"].as_str().unwrap().contains("only root can raise"), "{findings:#}");
+        assert_eq!(of("direct I/O")["verdict"], "ok", "the cache is in the user's home");
+        // It is right about what works.
+        let output = in_a_container(
+            device,
+            "larder mount file:///run/data /run/mnt && cat /run/mnt/f && larder umount /run/mnt",
+        );
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.success(), works, "{device}: {out}{err}");
+        assert_eq!(out.contains("hello\n"), works, "{device}: {out}{err}");
+    }
 }
 
 #[test]
