@@ -105,7 +105,7 @@ impl Table {
 
     /// A table for 0 blocks, in memory.
     pub(crate) fn none(kind: Kind) -> io::Result<Self> {
-        let made = |flags| memfd_create("larder-table", MemfdFlags::CLOEXEC | flags);
+        let made = |flags: MemfdFlags| memfd_create("larder-table", MemfdFlags::CLOEXEC | flags);
         // A kernel before 6.3 rejects NOEXEC_SEAL; a hardened kernel requires it.
         let file = File::from(made(MemfdFlags::NOEXEC_SEAL).or_else(|_| made(MemfdFlags::empty()))?);
         file.set_len(file_bytes(kind, 0))?;

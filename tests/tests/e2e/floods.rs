@@ -40,7 +40,7 @@ const PART: &[u8] = &[b'x'; 400 << 10];
 pub(crate) struct Program(Child);
 
 impl Program {
-    fn start(folder: &Path, name: &str, flags: &[String]) -> Self {
+    pub(crate) fn start(folder: &Path, name: &str, flags: &[String]) -> Self {
         let log = std::fs::File::create(folder.join(format!("{name}.log"))).unwrap();
         let mut command = Command::new(built(name));
         command.args(flags).env_clear().env("KUBECONFIG", folder.join("kubeconfig"));

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::csi::{bytes, publish};
-use crate::floods::{free_port, get, get_with, start_others};
+use crate::floods::{Program, free_port, get, get_with, start_others};
 
 fn folder() -> PathBuf {
     repository().join("deploy/components/monitoring")
@@ -244,13 +244,20 @@ fn the_metrics_of_all_programs_pass_the_checks_of_prometheus() {
     lab.put("f0", bytes(0));
     let token = lab.folder().join("names-token");
     std::fs::write(&token, TOKEN).unwrap();
-    let ports @ [of_larderd, of_csi, of_devices, of_controller, of_extender] = std::array::from_fn(|_| free_port());
+    let ports @ [of_larderd, of_cachenode, of_csi, of_devices, of_controller, of_extender] =
+        std::array::from_fn(|_| free_port());
     let flag = |port: u16| format!("--admin-address=127.0.0.1:{port}");
     let names = format!("--metrics-token={}", token.display());
     let larderd = Larderd::start(&lab, "metrics", &[&*flag(of_larderd), &*names]);
     let plugin = Plugin::start(&lab, &larderd, &[&flag(of_csi)]);
     let machine = FakeMachine::new(MachinePlan::eight_pairs()).unwrap();
     let _others = start_others(lab.folder(), &machine, [of_devices, of_controller, of_extender], free_port());
+    std::fs::create_dir(lab.folder().join("cachenode")).unwrap();
+    let in_folder = |flag: &str| format!("--{flag}={}", lab.folder().join("cachenode").join(flag).display());
+    let flags = ["--dataset=file:///nowhere", "--peers=n1=127.0.0.1:1", "--node-name=n1", "--peer-listen=127.0.0.1:0"];
+    let flags = flags.into_iter().chain(["--peer-plaintext"]).map(str::to_owned);
+    let flags: Vec<String> = flags.chain([in_folder("cache-dir"), in_folder("home"), flag(of_cachenode)]).collect();
+    let _cachenode = Program::start(lab.folder(), "cachenode", &flags);
     let local = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     for port in ports {
         wait_until("a program serves its admin port", || {
@@ -271,6 +278,7 @@ fn the_metrics_of_all_programs_pass_the_checks_of_prometheus() {
     for (program, port, head, some) in [
         ("larderd", of_larderd, "", "larder_read_seconds_bucket{"),
         ("larderd-with-names", of_larderd, &*bearer, "{dataset=\""),
+        ("cachenode", of_cachenode, "", "larder_build_info{program=\"cachenode\""),
         ("larder-csi", of_csi, "", "larder_csi_publish_seconds_bucket{"),
         ("larder-devices", of_devices, "", "larder_devices_"),
         ("larder-controller", of_controller, "", "larder_controller_"),

@@ -107,7 +107,7 @@ fn top_gives_the_terminal_back_when_a_signal_ends_it() {
         let mut script = lab.program("script".into(), &["-qc", RUN, "/dev/null"]);
         let script = script.current_dir(folder).env("LARDER", &larder).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut script = script.spawn().expect("script runs");
-        let (mut output, mut shown) = (script.stdout.take().unwrap(), Vec::new());
+        let (mut output, mut shown) = (script.stdout.take().unwrap(), Vec::<u8>::new());
         // The alternate screen, for which the modes are set before.
         while !shown.ends_with(b"\x1b[?1049h") {
             let mut byte = [0];
