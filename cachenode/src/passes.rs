@@ -79,7 +79,7 @@ impl Pass {
     }
 }
 
-/// What was counted so far.
+/// The counts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) bytes: [u64; Source::ALL.len()],

@@ -35,7 +35,7 @@ pub struct Clusters {
     pub void: Void,
     /// The jobs that may run in other clusters.
     pub jobs: Vec<Key>,
-    /// What those in other clusters use of the quota here.
+    /// The quota here that those in other clusters use.
     pub counted: Vec<LeftoverPod>,
     /// The requirements of these jobs.
     pub needs: BTreeMap<Key, Needs>,
@@ -57,7 +57,7 @@ pub struct Needs {
     pub roles: Result<Vec<Role>, Refusal>,
 }
 
-/// What a link reports.
+/// A report of a link.
 #[derive(Debug)]
 pub enum Report {
     /// The cluster has answered after so many milliseconds, and this is its `here`: the status and the leases.
@@ -220,7 +220,7 @@ mod tests {
         assert!(link.is_reachable(Millis(40_000)));
         link.apply(Report::Lost(ClusterReason::NoAnswer, "reset".to_owned()), Millis(41_000));
         assert!(!link.is_reachable(Millis(41_000)));
-        // What was there before the link was lost is listed again before it counts.
+        // The copies are listed again before any of them counts.
         link.apply(beat(150), Millis(50_000));
         assert!(!link.is_reachable(Millis(50_000)));
     }

@@ -1,4 +1,4 @@
-//! Which events concern other clusters and the jobs in them, and what follows.
+//! The events that concern other clusters and the jobs in them, and the work that follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 

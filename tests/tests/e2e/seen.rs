@@ -64,7 +64,7 @@ fn the_datasets_of_a_cache_are_listed_pinned_and_dropped_while_it_is_served_and_
         assert_eq!(run("rm", &id).status.code(), Some(1));
         drop(other);
     }
-    // What was dropped is fetched again.
+    // Dropped blocks are fetched again.
     lab.server.reset_counters();
     let mount = lab.mount("m", &lab.url(), &[]);
     assert_eq!(mount.read_fresh("a").unwrap(), seeded_bytes(1, 100_000));
