@@ -74,7 +74,7 @@ pub struct Pass {
 
 impl Pass {
     /// Whether it is the first one and fills the cache, which promises nothing before that.
-    pub(crate) fn fills_cache(&self) -> bool {
+    pub fn fills_cache(&self) -> bool {
         self.number <= 1 && (self.cached_bytes as f64) < 0.95 * self.capacity_bytes.min(self.dataset_bytes) as f64
     }
 }
