@@ -26,10 +26,9 @@ use tokio::sync::Mutex;
 
 use crate::metrics::{Kind, METRICS, Metric};
 use crate::process;
+use crate::sample::{Sample, Value};
 use crate::secrecy::is_same_secret;
 use crate::server::{Limits, Plain, Server};
-
-pub use crate::sample::{Labels, Sample, Value};
 
 /// The limits of an admin server. No request has a body.
 const LIMITS: Limits = Limits {
