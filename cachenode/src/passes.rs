@@ -74,12 +74,12 @@ pub struct Pass {
 
 impl Pass {
     /// Whether it is the first one and fills the cache, which promises nothing before that.
-    pub(crate) fn fills_cache(&self) -> bool {
+    pub fn fills_cache(&self) -> bool {
         self.number <= 1 && (self.cached_bytes as f64) < 0.95 * self.capacity_bytes.min(self.dataset_bytes) as f64
     }
 }
 
-/// What was counted so far.
+/// The counts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) bytes: [u64; Source::ALL.len()],

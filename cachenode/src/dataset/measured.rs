@@ -1,4 +1,4 @@
-//! What was measured of a dataset: for its metrics, its statistics and its passes.
+//! The measurements of a dataset: for its metrics, its statistics and its passes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
