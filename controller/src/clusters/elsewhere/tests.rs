@@ -39,7 +39,8 @@ fn clusters(copies: Vec<RemoteJob>) -> Clusters {
     for name in ["west", "cloud"] {
         let meta = Meta { key: Key::cluster(name), uid: name.to_owned(), ..Meta::default() };
         clusters.objects.put(ClusterObject { meta, ..ClusterObject::default() });
-        let mut link = Link::new(1, "home", Millis(100_000));
+        let mut link = Link::new(1, Millis(100_000));
+        link.apply(Report::Home("home".to_owned()), Millis(100_000));
         let status = ClusterStatus { heartbeat: Some(time(NOW)), ..ClusterStatus::default() };
         link.apply(Report::Beat(Box::new(status), BTreeMap::new(), 3), Millis(100_000));
         link.apply(Report::All(if name == "west" { copies.clone() } else { Vec::new() }), Millis(100_000));

@@ -23,8 +23,9 @@ use super::{condition, job, phase, pods, waiting_for};
 pub(crate) struct Others(BTreeMap<String, (Api, Cable)>);
 
 impl Connect for Others {
-    fn connect<'a>(&'a self, secret: &'a str) -> BoxFuture<'a, Result<Client, Lost>> {
-        let found = self.0.get(secret).map(|(api, link)| Client::new(api.service_over(link), "default"));
+    fn connect<'a>(&'a self, secret: &'a str) -> BoxFuture<'a, Result<(Client, String), Lost>> {
+        let account = "system:serviceaccount:larder-system:home-hq".to_owned();
+        let found = self.0.get(secret).map(|(api, link)| (Client::new(api.service_over(link), "default"), account));
         let missing = || (ClusterReason::SecretMissing, format!("there is no Secret larder-system/{secret}"));
         std::future::ready(found.ok_or_else(missing)).boxed()
     }
@@ -465,7 +466,8 @@ async fn a_cluster_that_lies_harms_no_job_of_others() {
     places.submit("train", &["cloud"], json!({}));
     places.home.until("it runs", |api| phase(api, "train") == "Running").await;
     let uid = places.home.api.get("trainingjobs", "team-a", "train").unwrap()["metadata"]["uid"].clone();
-    let id = places.home.api.get("clusters", "", "west").unwrap()["metadata"]["uid"].clone();
+    let of_west = places.home.api.get("clusters", "", "west").unwrap()["metadata"]["uid"].clone();
+    let id = format!("hq_{}", of_west.as_str().unwrap());
     places.west.kill();
     let lie = |namespace: &str, name: &str, uid: &Value| {
         json!({
