@@ -260,6 +260,27 @@ async fn a_job_with_failover_starts_elsewhere_after_its_pods_have_ended_and_neve
 
 // SEMANTICS: J19
 #[tokio::test(start_paused = true)]
+async fn a_copy_that_is_made_invalid_over_there_has_ended_before_its_job_starts_elsewhere() {
+    let places = Places::new();
+    let twins = twins(&places);
+    places.fill_cloud(true).await;
+    places.submit("train", &["any"], json!({"failover": "2m"}));
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    places.fill_cloud(false).await;
+    // A priority is that of a queue, and the job is in none.
+    places.west.api.change("trainingjobs", "team-a", "train", |copy| copy["spec"]["priority"] = "high".into());
+    places.west.until("it is invalid", |api| condition(api, "train", "Valid").0 == "False").await;
+    assert_eq!(pods(&places.west.api), ["train-worker-0-1"], "a job that runs goes on");
+    places.to_west.cut(true);
+    places.west.until("its pods have ended", |api| pods(api).is_empty()).await;
+    assert_eq!(placement(&places.home.api, "train")["cluster"], "west");
+    places.home.until("it runs elsewhere", |api| placement(api, "train")["cluster"] == "cloud").await;
+    places.cloud.until("it runs", |api| !pods(api).is_empty()).await;
+    assert_eq!(*twins.lock().unwrap(), BTreeSet::new());
+}
+
+// SEMANTICS: J19
+#[tokio::test(start_paused = true)]
 async fn a_home_that_has_just_begun_does_not_know_when_a_cluster_had_its_last_lease() {
     let mut places = Places::new();
     places.fill_cloud(true).await;
