@@ -149,8 +149,8 @@ fn mirror(status: &mut TrainingJobStatus, object: &JobObject, link: &Link, clust
         };
         return;
     };
-    // A job that has ended does not begin again, whatever the other cluster says.
-    if status.phase.is_some_and(Phase::is_terminal) {
+    // A job that has ended does not begin again, whatever the other cluster says. Its last pods may still be ending there.
+    if status.phase.is_some_and(Phase::is_terminal) && copy.status.phase != status.phase {
         return;
     }
     let is_current = |copy: &RemoteJob| {

@@ -128,6 +128,18 @@ fn a_copy_of_another_job_and_one_that_begins_again_say_nothing_about_the_job() {
     assert_eq!(written(&decided(&ended, &clusters(Vec::new()))), None);
 }
 
+#[test]
+fn the_pods_of_a_job_that_has_ended_are_counted_until_the_last_of_them_has_ended() {
+    let role = |active: u32| json!([{"name": "worker", "desired": 3, "active": active, "ready": 0, "done": 0}]);
+    let mut failed = in_west("Failed");
+    failed["roles"] = role(2);
+    let own = job(json!({}), failed);
+    let there = |phase: &str| clusters(vec![copy("u", json!({"phase": phase, "roles": role(0)}))]);
+    let status = written(&decided(&own, &there("Failed"))).unwrap();
+    assert_eq!((status.phase, status.roles[0].active), (Some(Phase::Failed), 0));
+    assert_eq!(written(&decided(&own, &there("Running"))), None);
+}
+
 // SEMANTICS: J19
 #[test]
 fn a_job_in_a_cluster_that_does_not_answer_is_unknown_since_then_and_leaves_only_with_failover() {
