@@ -245,6 +245,29 @@ fn the_terms_of_a_waiting_job_are_written_when_the_outcome_changes() {
 }
 
 #[test]
+fn a_job_that_waits_for_room_is_not_written_whenever_another_begins_or_ends() {
+    let none = clusters(Vec::new());
+    let wait = |reason, why: &str| Choice::Wait { terms: Vec::new(), reason, why: why.to_owned() };
+    let used = |left: &str| wait(JobReason::QuotaUsed, &format!("queue vision has {left} left, needs 3 GPUs"));
+    let new = job(json!({}), json!({}));
+    let status = written(&decide(&new, &none, Some(&used("2 GPUs")), None, NOW)).unwrap();
+    let waiting = JobObject { status, ..new };
+    let next = |choice: &Choice, now: Seconds| decide(&waiting, &none, Some(choice), None, now);
+    assert_eq!(written(&next(&used("1 GPU"), NOW + 1000)), None, "the numbers alone have changed");
+    let full = wait(JobReason::NoCluster, "fits in none of its clusters now");
+    let outcome = next(&full, NOW + ROOM_NEWS_SECONDS - 1);
+    assert_eq!((written(&outcome), outcome.again_at), (None, Some(NOW + ROOM_NEWS_SECONDS)));
+    let status = written(&next(&full, NOW + ROOM_NEWS_SECONDS)).unwrap();
+    assert_eq!(status.conditions[0].reason, "NoCluster");
+    // Anything else is written at once.
+    let refused = wait(JobReason::QueueNotGranted, "the namespace team-a may not use the queue vision");
+    assert!(written(&next(&refused, NOW + 1)).is_some());
+    assert!(
+        written(&next(&wait(JobReason::QuotaUsed, "queue speech has 2 GPUs left, needs 3 GPUs"), NOW + 1)).is_some()
+    );
+}
+
+#[test]
 fn a_job_that_has_ended_elsewhere_is_deleted_after_its_time() {
     let at = |seconds: i64| time(NOW - seconds);
     let ended = |seconds: i64| {

@@ -10,6 +10,7 @@ use larder_api::ClusterReason;
 use larder_controller::clusters::link::{Connect, Lost};
 use larder_kube::Client;
 use larder_testkit::fake_api::{Cable, Mode};
+use larder_testkit::scaled;
 use serde_json::{Value, json};
 
 use super::super::World;
@@ -478,6 +479,36 @@ async fn a_queue_counts_what_runs_in_other_clusters() {
     assert!(placement(&home.api, "next")["cluster"].is_null());
     home.api.delete("trainingjobs", "team-a", "away");
     home.until("there is quota", |api| phase(api, "near") == "Running").await;
+}
+
+/// How often clients have written jobs or their pods.
+fn writes(api: &Api) -> usize {
+    let is_of_jobs = |write: &&String| ["trainingjobs/", "pods/", "configmaps/"].iter().any(|of| write.contains(of));
+    api.writes().iter().filter(is_of_jobs).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_runs_elsewhere_takes_few_writes_on_each_side_however_many_there_are() {
+    let places = Places::new();
+    let all = [&places.home, &places.west, &places.cloud];
+    for world in all {
+        set_fates(&world.api, &[]);
+        world.api.put("queues", queue("vision", 16));
+    }
+    let jobs = scaled(100).min(1_000) as usize;
+    let names: Vec<String> = (0..jobs).map(|at| format!("job-{at:04}")).collect();
+    for name in &names {
+        places.submit(name, &["any"], json!({"queue": "vision"}));
+    }
+    // The first of those that are left is asked about first.
+    let all_ended = |api: &Api| names.iter().rev().all(|name| phase(api, name) == "Succeeded");
+    places.home.until("all have ended", all_ended).await;
+    places.home.rest().await;
+    let copies = [&places.west, &places.cloud].map(|world| world.api.list("trainingjobs").len());
+    assert!(copies.iter().sum::<usize>() == jobs && copies.iter().all(|of_one| *of_one > 0), "{copies:?}");
+    let [home, west, cloud] = all.map(|world| writes(&world.api));
+    assert!(home <= 6 * jobs, "{home} writes at home for {jobs} jobs");
+    assert!(west <= 6 * copies[0] && cloud <= 6 * copies[1], "{west} and {cloud} writes for {copies:?} copies");
 }
 
 // SEMANTICS: J20
