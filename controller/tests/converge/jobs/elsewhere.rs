@@ -495,6 +495,9 @@ async fn a_job_that_runs_elsewhere_takes_few_writes_on_each_side_however_many_th
         set_fates(&world.api, &[]);
         world.api.put("queues", queue("vision", 16));
     }
+    for name in ["west", "cloud"] {
+        places.home.until("it is known", |api| reachable(api, name).0 == "True").await;
+    }
     let jobs = scaled(100).min(1_000) as usize;
     let names: Vec<String> = (0..jobs).map(|at| format!("job-{at:04}")).collect();
     for name in &names {
