@@ -19,7 +19,7 @@ use larder_epochs::process::Usage;
 use larder_s3_server::Distance;
 
 use crate::side_by_side::{LeftOut, Progress, Rounds, Scratch, SystemInfo, chosen};
-use crate::systems::{Corpus, Kind, Stop, System, TREE, child};
+use crate::systems::{Corpus, Kind, Stop, System, TREE, child, find_python};
 use outcome::STATES;
 pub use outcome::{LoaderConfig, LoaderOutcome, LoaderRow};
 use script::Script;
@@ -30,7 +30,7 @@ pub fn run(config: &LoaderConfig, progress: &dyn Progress) -> anyhow::Result<Loa
     child::own_mounts()?;
     let (systems, left_out) = chosen(&config.binary, &config.only)?;
     let (_scratch, folder) = Scratch::new(&config.folder, "loader-")?;
-    let script = Script::write(&config.python, &folder)?;
+    let script = Script::write(config.python.clone().unwrap_or_else(find_python), &folder)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let stop = Stop::on_signals(runtime.handle())?;
     progress.doing("making the JPEGs");

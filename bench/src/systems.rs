@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use corpus::TREE;
 pub use corpus::{Corpus, CorpusOptions};
 pub use programs::find_program;
+pub(crate) use programs::find_python;
 pub use stop::Stop;
 pub use system::{AnySystem, Kind, System};
 

@@ -173,6 +173,7 @@ impl Dataset {
             runtime.clone(),
             config,
         ));
+        let passes = Passes::new(measured::now(), measured::cached(&manifest, &cache));
         Ok(Arc::new(Self {
             warmer: Warmer::new(Arc::clone(&manifest), Arc::clone(&fetcher)),
             planner: Planner::new(Arc::clone(&manifest), Arc::clone(&fetcher)),
@@ -185,7 +186,7 @@ impl Dataset {
             owned,
             follows_owned: AtomicBool::new(false),
             counters,
-            passes: Mutex::default(),
+            passes: Mutex::new(passes),
             seen_reads: AtomicU64::default(),
             description,
         }))

@@ -97,7 +97,7 @@ impl Home {
     }
 
     /// The home of this user: `$LARDER_HOME`, else `$XDG_CACHE_HOME/larder`, else `~/.cache/larder`. Root without any
-    /// of them, as units of systemd run, has /var/cache/larder.
+    /// of these variables, as in units of systemd, has /var/cache/larder.
     pub fn of_process() -> io::Result<Self> {
         let of_root = || rustix::process::geteuid().is_root().then(|| Self::new("/var/cache/larder"));
         Self::of(|name| std::env::var_os(name)).or_else(of_root).ok_or_else(|| {

@@ -12,7 +12,8 @@ use larder_cachenode::node::{Node, NodeError, OpenDataset, User};
 use larder_cachenode::process::{NodeFlags, raise_file_limit};
 use larder_cachenode::request::DatasetRequest;
 use larder_dataset::{Chain, DatasetSpec, Placement};
-use larder_telemetry::admin::{self, Admin, Sample};
+use larder_telemetry::Sample;
+use larder_telemetry::admin::{self, Admin};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 

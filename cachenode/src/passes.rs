@@ -74,12 +74,12 @@ pub struct Pass {
 
 impl Pass {
     /// Whether it is the first one and fills the cache, which promises nothing before that.
-    pub(crate) fn fills_cache(&self) -> bool {
+    pub fn fills_cache(&self) -> bool {
         self.number <= 1 && (self.cached_bytes as f64) < 0.95 * self.capacity_bytes.min(self.dataset_bytes) as f64
     }
 }
 
-/// What was counted so far.
+/// The counts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) bytes: [u64; Source::ALL.len()],
@@ -112,13 +112,13 @@ pub(crate) struct Moment {
 }
 
 /// The last passes of a dataset.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Passes {
     ended: VecDeque<Pass>,
     number: u64,
     /// At the last look.
     before: Counted,
-    looked: Option<(Moment, Cached)>,
+    looked: (Moment, Cached),
     running: Option<Begun>,
 }
 
@@ -131,10 +131,15 @@ struct Begun {
 }
 
 impl Passes {
+    /// Of a dataset that is opened now, with this in its cache.
+    pub(crate) fn new(now: Moment, cached: Cached) -> Self {
+        Self { ended: VecDeque::new(), number: 0, before: Counted::default(), looked: (now, cached), running: None }
+    }
+
     /// Looks at what was counted so far. Returns the pass that has ended since the last look.
     pub(crate) fn look(&mut self, now: Moment, counted: Counted, cached: Cached) -> Option<Pass> {
         let before = std::mem::replace(&mut self.before, counted);
-        let (began, cached) = self.looked.replace((now, cached)).unwrap_or((now, cached));
+        let (began, cached) = std::mem::replace(&mut self.looked, (now, cached));
         // Reads that all fail are of a pass, too: they must not count as none.
         let is_read = all(&counted) > all(&before) || counted.read_errors > before.read_errors;
         if self.running.is_none() && is_read {
@@ -247,7 +252,7 @@ mod tests {
     impl Reader {
         fn new() -> Self {
             let now = Moment { at: Instant::now(), unix_seconds: 1_000 };
-            Self { now, counted: Counted::default(), passes: Passes::default() }
+            Self { now, counted: Counted::default(), passes: Passes::new(now, CACHED) }
         }
 
         /// Reads these bytes from the store and from the origin in so many seconds.

@@ -8,8 +8,8 @@
 //! number. So the sum of all causes is the time in which at least one read waited, and never more than what a clock
 //! shows.
 //!
-//! Reads that are answered at once never come here. What is noticed of a wait once it is over, such as a slow disk, is
-//! counted as far as no other wait has covered the time, and not before the next look, about once a second: a thread
+//! Reads that are answered at once never come here. A wait that is noticed once it is over, such as one for a slow disk,
+//! is counted as far as no other wait has covered the time, and not before the next look, about once a second: a thread
 //! that had no CPU seems to have waited for the disk.
 //!
 //! Invariant: no code waits for anything under the lock.
@@ -353,7 +353,7 @@ mod tests {
         drop((disk, peers));
         advance(10 * SECOND).await;
         assert_eq!(seconds(&stalls), [("peer", 3.0), ("disk", 2.0)]);
-        // What others wait for at present is counted, too.
+        // Waits that have not ended are counted, too.
         let _origin = stalls.waits_for(Cause::Origin);
         advance(SECOND).await;
         assert_eq!(seconds(&stalls), [("origin", 1.0), ("peer", 3.0), ("disk", 2.0)]);

@@ -37,7 +37,7 @@ struct Asked {
     is_waiting: bool,
     /// It has not answered an earlier question in time, so it is not waited for.
     is_late: bool,
-    /// What it had counted in the last seconds, the oldest first.
+    /// Its counts of the last seconds, the oldest first.
     samples: VecDeque<(Instant, Counted)>,
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use larder_api::Phase;
 use larder_api::quantity::amount;
 use larder_api::queue::flavor::split;
-use larder_telemetry::Heartbeat;
-use larder_telemetry::admin::{Admin, Sample, Value};
+use larder_telemetry::admin::Admin;
+use larder_telemetry::{Heartbeat, Sample, Value};
 
 use crate::jobs::counts::{Counts, WAIT_ENDS};
 use crate::jobs::index::Jobs;

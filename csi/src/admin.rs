@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use larder_telemetry::admin::{Admin, Sample};
+use larder_telemetry::Sample;
+use larder_telemetry::admin::Admin;
 
 use crate::calls::Calls;
 use crate::fdkeeper::KeeperCounters;

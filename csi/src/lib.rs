@@ -3,8 +3,8 @@
 //! The parts: [`node`] publishes and unpublishes volumes, [`mounter`] creates mounts, [`fdkeeper`] holds their
 //! connections and hands them to larderd, and [`records`] stores the published targets. [`attributes`], [`secrets`],
 //! `pod_identity` and [`datasets`] decide what a volume may request. [`startup_taint`] keeps pods off a node on which
-//! they cannot mount yet. [`volumes`] stores the volumes of claims,
-//! [`status`] maps errors to gRPC codes, and [`driver`] runs everything.
+//! they cannot mount yet. [`volumes`] stores the volumes of claims, [`status`] maps errors to gRPC codes, and [`driver`]
+//! runs everything.
 //!
 //! Invariants: no secret is written to disk, logged or reported. Nothing outside the kubelet's folder is mounted on or
 //! removed. No call sends a request to a FUSE mount, so everything except a new mount works while larderd is not

@@ -51,7 +51,7 @@ class Install(Case):
     def setUp(self):
         super().setUp()
         self.prefix = self.folder / "prefix"
-        # What a release needs of all that it has.
+        # The parts that a release needs.
         self.release = self.folder / "release"
         self.release.mkdir()
         for file in ["SHA256SUMS", archive().name]:

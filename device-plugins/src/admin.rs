@@ -14,8 +14,8 @@ use axum::extract::{ConnectInfo, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use larder_telemetry::Heartbeat;
-use larder_telemetry::admin::{Admin, Sample};
+use larder_telemetry::admin::Admin;
+use larder_telemetry::{Heartbeat, Sample};
 use tokio::sync::watch;
 
 use crate::config::XidAction;

@@ -39,17 +39,21 @@ pub(crate) fn threads() -> Option<u64> {
     [of_cgroup, of_user, number(Path::new("/proc/sys/kernel/threads-max"))].into_iter().flatten().min()
 }
 
-/// The file with the limit of this process's cgroup; `cgroup` is the text of `/proc/self/cgroup`. A line is
-/// number:controllers:path; version 2 has an empty list of controllers.
+/// The file with the limit of threads of this process's cgroup; `cgroup` is the text of `/proc/self/cgroup`.
 pub fn pids_max_file(cgroup: &str) -> Option<PathBuf> {
-    let path_of = |controllers| {
-        cgroup.lines().find_map(|line| line.split_once(':')?.1.strip_prefix(controllers)?.strip_prefix(":/"))
+    cgroup_file(cgroup, "pids", "pids.max")
+}
+
+/// A file of a controller in this process's cgroup; `cgroup` is the text of `/proc/self/cgroup`. A line is
+/// number:controllers:path; version 2 has an empty list of controllers.
+pub(crate) fn cgroup_file(cgroup: &str, controller: &str, file: &str) -> Option<PathBuf> {
+    let mut lines = cgroup.lines().filter_map(|line| line.split_once(':')?.1.split_once(":/"));
+    let has = |controllers: &str| controllers.split(',').any(|one| one == controller);
+    let (root, path) = match lines.clone().find(|(controllers, _)| has(controllers)) {
+        Some((_, path)) => (Path::new("/sys/fs/cgroup").join(controller), path),
+        None => ("/sys/fs/cgroup".into(), lines.find(|(controllers, _)| controllers.is_empty())?.1),
     };
-    let (root, path) = match path_of("pids") {
-        Some(path) => ("/sys/fs/cgroup/pids", path),
-        None => ("/sys/fs/cgroup", path_of("")?),
-    };
-    Some(Path::new(root).join(path).join("pids.max"))
+    Some(root.join(path).join(file))
 }
 
 #[cfg(test)]
@@ -83,5 +87,7 @@ mod tests {
         assert_eq!(file("0::/cri:one\n"), Path::new("/sys/fs/cgroup/cri:one/pids.max"));
         assert_eq!(file("0::/\n"), Path::new("/sys/fs/cgroup/pids.max"));
         assert_eq!(pids_max_file(""), None);
+        let file = cgroup_file("4:cpu,cpuacct:/a\n3:cpuset:/b\n0::/\n", "cpu", "cpu.stat").unwrap();
+        assert_eq!(file, Path::new("/sys/fs/cgroup/cpu/a/cpu.stat"));
     }
 }

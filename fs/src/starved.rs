@@ -1,8 +1,9 @@
 //! How long the threads that serve mounts have requests and no CPU: busy neighbours, or a limit of the container.
 //!
 //! The kernel counts for each thread how long it was ready to run and did not. A thread that serves mounts is ready when
-//! it has a request. Short times are those of every wake-up and are left out. The node needs the time whenever it looks
-//! at its readers, so that it takes no thread without a CPU for one that waits for a disk.
+//! it has a request. Short times are those of every wake-up and are left out. While a limit of its cgroup stops a thread,
+//! it is not ready for the kernel, which counts that time for the cgroup. The node needs the time whenever it looks at
+//! its readers, so that it takes no thread without a CPU for one that waits for a disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +11,8 @@ use std::time::Duration;
 
 use larder_cachenode::Node;
 use tokio::time::sleep;
+
+use crate::limits::cgroup_file;
 
 /// How often the node looks at its readers.
 const EVERY: Duration = Duration::from_secs(1);
@@ -24,15 +27,17 @@ pub(crate) async fn follow(node: Arc<Node>) -> anyhow::Result<()> {
 
 async fn look(node: &Node) -> anyhow::Result<()> {
     let mut threads = serving_threads(Path::new("/proc/self/task"));
+    let mut stopped = stopped();
     loop {
         sleep(EVERY).await;
         // This blocks, if for microseconds only.
         let read = tokio::task::spawn_blocking(move || {
-            let delay = mean_delay(&mut threads);
-            (threads, delay)
+            let now = self::stopped();
+            let delay = mean_delay(&mut threads).max(now.saturating_sub(stopped));
+            (threads, now, delay)
         });
-        let (back, delay) = read.await?;
-        threads = back;
+        let delay;
+        (threads, stopped, delay) = read.await?;
         node.look_at_readers(delay);
     }
 }
@@ -78,6 +83,22 @@ fn mean_delay(threads: &mut [Serving]) -> Duration {
     sum.checked_div(count).unwrap_or_default()
 }
 
+/// How long a limit of this process's cgroup has stopped its threads so far.
+fn stopped() -> Duration {
+    let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let text = cgroup_file(&cgroup, "cpu", "cpu.stat").and_then(|file| std::fs::read_to_string(file).ok());
+    text.and_then(|text| stopped_time(&text)).unwrap_or_default()
+}
+
+/// The time in the text of a `cpu.stat`, of version 2 or 1.
+fn stopped_time(text: &str) -> Option<Duration> {
+    text.lines().find_map(|line| match line.split_once(' ')? {
+        ("throttled_usec", time) => time.parse().ok().map(Duration::from_micros),
+        ("throttled_time", time) => time.parse().ok().map(Duration::from_nanos),
+        _ => None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +128,14 @@ mod tests {
         assert_eq!(mean_delay(&mut threads), Duration::ZERO);
         std::fs::remove_dir_all(tasks.path().join("1")).unwrap();
         assert_eq!(mean_delay(&mut threads), Duration::ZERO, "a thread that has ended");
+    }
+
+    #[test]
+    fn the_time_for_which_a_limit_stopped_threads_is_read_in_both_versions() {
+        let two = "usage_usec 9\nnr_periods 7\nnr_throttled 5\nthrottled_usec 1500\n";
+        assert_eq!(stopped_time(two), Some(Duration::from_micros(1_500)));
+        assert_eq!(stopped_time("nr_periods 7\nthrottled_time 2500\n"), Some(Duration::from_nanos(2_500)));
+        assert_eq!(stopped_time("usage_usec 9\n"), None);
     }
 
     #[test]

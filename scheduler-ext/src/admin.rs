@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use larder_telemetry::admin::{Admin, Sample};
-use larder_telemetry::{Heartbeat, Histogram};
+use larder_telemetry::admin::Admin;
+use larder_telemetry::{Heartbeat, Histogram, Sample};
 
 use crate::index::state::Snapshot;
 use crate::ring::Verb;

@@ -90,7 +90,7 @@ impl Running {
     fn age(&self) -> u64 {
         let samples = self.status.samples();
         match samples.iter().find(|sample| sample.name == "scheduler_watch_age_seconds").map(|sample| &sample.value) {
-            Some(larder_telemetry::admin::Value::Number(seconds)) => *seconds,
+            Some(larder_telemetry::Value::Number(seconds)) => *seconds,
             other => panic!("{other:?}"),
         }
     }

@@ -26,9 +26,9 @@ use tokio::sync::Mutex;
 
 use crate::metrics::{Kind, METRICS, Metric};
 use crate::process;
+use crate::sample::{Sample, Value};
+use crate::secrecy::is_same_secret;
 use crate::server::{Limits, Plain, Server};
-
-pub use crate::sample::{Labels, Sample, Value};
 
 /// The limits of an admin server. No request has a body.
 const LIMITS: Limits = Limits {
@@ -163,7 +163,7 @@ async fn may_see_names(file: Option<&Path>, head: &HeaderMap) -> Result<bool, (S
         )
     })?;
     match presented.as_bytes().strip_prefix(b"Bearer ") {
-        Some(presented) if is_same(presented.trim_ascii(), token.trim_ascii()) => Ok(true),
+        Some(presented) if is_same_secret(presented.trim_ascii(), token.trim_ascii()) => Ok(true),
         _ => Err((StatusCode::UNAUTHORIZED, "the bearer token is not that of the metrics".to_owned())),
     }
 }
@@ -172,13 +172,6 @@ fn token(file: PathBuf) -> io::Result<Vec<u8>> {
     let mut token = Vec::new();
     std::fs::File::open(file)?.take(TOKEN_BYTES).read_to_end(&mut token)?;
     if token.trim_ascii().is_empty() { Err(io::Error::other("it is empty")) } else { Ok(token) }
-}
-
-/// Compares secrets in a time that does not depend on where they differ.
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    // Without black_box, the compiler could stop the loop at the first difference.
-    let differing = one.iter().zip(other).fold(0, |sum, (a, b)| std::hint::black_box(sum | (a ^ b)));
-    one.len() == other.len() && differing == 0
 }
 
 /// The text formats of a scrape.

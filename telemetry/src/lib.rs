@@ -1,6 +1,6 @@
 //! How Larder's programs run, log and report metrics.
 //!
-//! Its parts: [`program()`] runs each daemon; [`keep_memory_private`] protects its keys; [`init_logs`] sets up the log;
+//! Its parts: [`program()`] runs each daemon; [`keep_memory_private`] protects its keys, and [`is_same_secret`] compares them; [`init_logs`] sets up the log;
 //! `traces` sends spans of [`TRACE_TARGET`] to a collector; [`METRICS`] is the one place that names a metric and the
 //! source of `docs/METRICS.md`; [`admin`] serves the metrics and probes; [`server`] is the HTTP server, and
 //! [`Heartbeat`] shows whether a program's main loop runs.
@@ -27,5 +27,5 @@ pub use logs::{LOG_VARIABLE, init_logs};
 pub use metrics::{Kind, METRICS, Metric, metrics_page};
 pub use program::program;
 pub use sample::{Labels, Sample, Sums, Value};
-pub use secrecy::keep_memory_private;
+pub use secrecy::{is_same_secret, keep_memory_private};
 pub use traces::{TRACE_TARGET, trace_past};

@@ -1,4 +1,4 @@
-//! The memory of a program that holds keys.
+//! The keys that a program holds: its memory, and comparisons.
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
@@ -12,6 +12,13 @@ pub fn keep_memory_private() {
     // for the processes that this one starts, and for handlers that obey the limit alone.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
+/// Compares secrets in a time that does not depend on where they differ.
+pub fn is_same_secret(one: &[u8], other: &[u8]) -> bool {
+    // Without black_box, the compiler could stop the loop at the first difference.
+    let differing = one.iter().zip(other).fold(0, |sum, (a, b)| std::hint::black_box(sum | (a ^ b)));
+    one.len() == other.len() && differing == 0
 }
 
 #[cfg(test)]

@@ -11,18 +11,19 @@ use super::shared::{OutputArgs, SideBySideArgs};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  larder-bench loader --python ~/venv/bin/python
-  larder-bench loader --python ~/venv/bin/python --only ext4,larder --origin-delay 15ms
-  larder-bench loader --python ~/venv/bin/python --accelerator 150     how long does it wait?
+  larder-bench loader                              see bench/install-peers --loaders
+  larder-bench loader --only ext4,larder --origin-delay 15ms
+  larder-bench loader --accelerator 150            how long does it wait?
+  larder-bench loader --python ~/venv/bin/python   another torch
 
 Makes JPEGs and reads them with torch's DataLoader, which decodes them. Cold is a new mount with an
 empty cache; warm is the next epoch of the same mount. The kernel's caches are dropped before each.
 All systems must give the same samples in the same order. If that Python has the package larder too,
 Larder is also read with a plan.")]
 pub(crate) struct LoaderArgs {
-    /// A Python that has torch and Pillow.
-    #[arg(long, value_name = "PATH", default_value = "python3")]
-    pub(crate) python: PathBuf,
+    /// A Python that has torch and Pillow. Default: that of bench/install-peers --loaders, else python3.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<PathBuf>,
     /// Number of JPEGs.
     #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(crate) files: u32,

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::model::{eighth_bytes, tensor_bytes};
 use super::output::FioResult;
 use crate::side_by_side::LeftOut;
-use crate::systems::find_program;
+use crate::systems::find_python;
 use larder_epochs::epochs::Epoch;
 
 /// The loader that reads an eighth of each tensor.
@@ -20,9 +20,6 @@ const EIGHTH: &str = "safetensors_eighth";
 
 /// The loaders, by their names in `load.py`. Only the first two need no packages.
 pub(super) const LOADERS: [&str; 4] = ["safetensors", EIGHTH, "runai", "fastsafetensors"];
-
-/// The Python of `bench/install-peers --loaders`, which has their packages; else that of the machine.
-const PYTHONS: [&str; 2] = ["python-with-loaders", "python3"];
 
 /// The installed loaders.
 pub(super) struct Loaders {
@@ -45,8 +42,7 @@ impl Loaders {
     pub(super) fn find(folder: &Path) -> anyhow::Result<(Self, Vec<LeftOut>)> {
         let script = folder.join("load.py");
         std::fs::write(&script, include_str!("../../fio/load.py")).context("write load.py")?;
-        let python = PYTHONS.iter().find_map(|name| find_program(name)).unwrap_or_else(|| PathBuf::from(PYTHONS[1]));
-        let mut found = Self { python, script, names: Vec::new() };
+        let mut found = Self { python: find_python(), script, names: Vec::new() };
         let mut left_out = Vec::new();
         for name in LOADERS {
             match found.load(name, None) {

@@ -32,9 +32,9 @@ pub struct LoaderConfig {
     pub only: Vec<String>,
     /// Seed of files and orders.
     pub seed: u64,
-    /// A Python with torch and Pillow.
+    /// A Python with torch and Pillow; `None` searches for it.
     #[serde(skip)]
-    pub python: PathBuf,
+    pub python: Option<PathBuf>,
     /// An existing folder on the disk to measure. The benchmark removes its files from it at the end.
     #[serde(skip)]
     pub folder: PathBuf,
@@ -150,7 +150,7 @@ mod tests {
                 rounds: 3,
                 only: Vec::new(),
                 seed: 1,
-                python: PathBuf::new(),
+                python: None,
                 folder: PathBuf::new(),
                 binary: PathBuf::new(),
             },

@@ -57,12 +57,16 @@ impl Said {
 
 impl Script {
     /// Writes the script into a folder.
-    pub(super) fn write(python: &Path, folder: &Path) -> anyhow::Result<Self> {
+    pub(super) fn write(python: PathBuf, folder: &Path) -> anyhow::Result<Self> {
         let (path, list) = (folder.join("loader.py"), folder.join("list"));
         std::fs::write(&path, TEXT).with_context(|| format!("write {}", path.display()))?;
-        let mut script = Self { python: python.to_owned(), path, list, without_plans: None };
+        let mut script = Self { python, path, list, without_plans: None };
         script.command().args(["-c", "import PIL, torch"]).output_of("find torch and Pillow").with_context(|| {
-            format!("{} needs torch and Pillow: install them, or set --python to one that has them", python.display())
+            format!(
+                "{} needs torch and Pillow: bench/install-peers --loaders installs a Python that has them, or set \
+                 --python to one",
+                script.python.display()
+            )
         })?;
         let package = script.command().args(["-c", "import larder.torch"]).output_of("find the package larder");
         script.without_plans = package.err().map(|error| format!("{error:#}: install the wheel of `make wheel`"));
@@ -145,7 +149,7 @@ mod tests {
     #[test]
     fn a_python_without_torch_is_an_error_that_names_the_flag() {
         let folder = tempfile::tempdir().unwrap();
-        let Err(error) = Script::write(Path::new("/bin/false"), folder.path()) else { panic!("accepted") };
+        let Err(error) = Script::write("/bin/false".into(), folder.path()) else { panic!("accepted") };
         assert!(format!("{error:#}").contains("--python"), "{error:#}");
     }
 }

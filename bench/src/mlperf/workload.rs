@@ -45,6 +45,9 @@ struct Shape {
     batch: u64,
     /// Seconds that an H100 takes for a sample.
     sample_seconds: f64,
+    /// Whether DLIO deals samples out to the readers, as it does for TensorFlow. It then divides by the number of each
+    /// reader's samples, of training and of validation alike, so both sets need one for each reader.
+    dealt_to_readers: bool,
     /// Options that differ from the configuration.
     options: &'static [&'static str],
 }
@@ -68,6 +71,7 @@ impl Workload {
                 samples_in_a_file: 1,
                 batch: 50,
                 sample_seconds: 0.224 / 400.0,
+                dealt_to_readers: false,
                 options: &[
                     "framework=pytorch",
                     "dataset.format=jpeg",
@@ -81,6 +85,7 @@ impl Workload {
                 samples_in_a_file: 1251,
                 batch: 50,
                 sample_seconds: 0.224 / 400.0,
+                dealt_to_readers: true,
                 options: &[],
             },
             Self::Unet3d => Shape {
@@ -89,6 +94,7 @@ impl Workload {
                 samples_in_a_file: 1,
                 batch: 7,
                 sample_seconds: 0.323 / 7.0,
+                dealt_to_readers: false,
                 options: &["dataset.record_length=20000000", "dataset.record_length_stdev=0"],
             },
             Self::Cosmoflow => Shape {
@@ -97,6 +103,7 @@ impl Workload {
                 samples_in_a_file: 1,
                 batch: 1,
                 sample_seconds: 0.0035,
+                dealt_to_readers: true,
                 options: &[],
             },
         }
@@ -104,16 +111,20 @@ impl Workload {
 
     /// DLIO's options for the data and the accelerator.
     pub(super) fn options(self, scale: Scale) -> Vec<String> {
-        let Shape { config, sample_bytes, samples_in_a_file, batch, sample_seconds, options } = self.shape();
+        let Shape { config, sample_bytes, samples_in_a_file, batch, sample_seconds, dealt_to_readers, options } =
+            self.shape();
+        let dealt = if dealt_to_readers { u64::from(scale.threads) } else { 1 };
         // At least two batches.
-        let files = (scale.bytes / (sample_bytes * samples_in_a_file)).max((2 * batch).div_ceil(samples_in_a_file));
+        let least_files = dealt.max(2 * batch).div_ceil(samples_in_a_file);
+        let files = (scale.bytes / (sample_bytes * samples_in_a_file)).max(least_files);
+        // An object store has no empty folder, and DLIO lists the one for validation, whose files it does not read.
+        let eval_files = dealt.div_ceil(samples_in_a_file);
         let computation_seconds = sample_seconds * batch as f64 / scale.speed;
         let mut all = vec![format!("workload={config}")];
         all.extend(options.iter().map(|option| format!("++workload.{option}")));
         all.extend([
             format!("++workload.dataset.num_files_train={files}"),
-            // An object store has no empty folder, and DLIO lists the one for validation, whose file it does not read.
-            "++workload.dataset.num_files_eval=1".to_owned(),
+            format!("++workload.dataset.num_files_eval={eval_files}"),
             format!("++workload.dataset.num_samples_per_file={samples_in_a_file}"),
             format!("++workload.reader.batch_size={batch}"),
             format!("++workload.reader.read_threads={}", scale.threads),
@@ -130,15 +141,18 @@ mod tests {
 
     use super::*;
 
+    /// The number that an option has.
+    fn value(options: &[String], name: &str) -> f64 {
+        let start = format!("++workload.{name}=");
+        options.iter().find_map(|option| option.strip_prefix(&start)).unwrap().parse().unwrap()
+    }
+
     #[test]
     fn a_workload_has_about_the_bytes_and_the_speed_that_are_asked_for() {
         let scale = Scale { bytes: 1 << 30, speed: 0.5, threads: 3 };
         for &workload in Workload::value_variants() {
             let options = workload.options(scale);
-            let value = |name: &str| -> f64 {
-                let start = format!("++workload.{name}=");
-                options.iter().find_map(|option| option.strip_prefix(&start)).unwrap().parse().unwrap()
-            };
+            let value = |name| value(&options, name);
             let shape = workload.shape();
             let samples = value("dataset.num_files_train") * value("dataset.num_samples_per_file");
             let share = samples * shape.sample_bytes as f64 / scale.bytes as f64;
@@ -150,10 +164,30 @@ mod tests {
 
     #[test]
     fn the_smallest_data_are_two_batches() {
-        for (workload, files) in [(Workload::Resnet50Jpeg, 100), (Workload::Resnet50, 1), (Workload::Unet3d, 14)] {
+        for (workload, files) in [
+            (Workload::Resnet50Jpeg, 100.0),
+            (Workload::Resnet50, 1.0),
+            (Workload::Unet3d, 14.0),
+            (Workload::Cosmoflow, 2.0),
+        ] {
             let options = workload.options(Scale { bytes: 1, speed: 1.0, threads: 1 });
-            let expected = format!("++workload.dataset.num_files_train={files}");
-            assert!(options.contains(&expected), "{options:?}");
+            assert_eq!(value(&options, "dataset.num_files_train"), files, "{options:?}");
+            assert_eq!(value(&options, "dataset.num_files_eval"), 1.0, "{options:?}");
         }
+    }
+
+    #[test]
+    fn each_reader_of_tensorflow_has_a_sample_for_training_and_one_for_validation() {
+        for workload in [Workload::Resnet50, Workload::Cosmoflow] {
+            let options = workload.options(Scale { bytes: 1, speed: 1.0, threads: 256 });
+            let readers = value(&options, "reader.read_threads");
+            for files in ["dataset.num_files_train", "dataset.num_files_eval"] {
+                let samples = value(&options, files) * value(&options, "dataset.num_samples_per_file");
+                assert!(samples >= readers, "{}: {samples} samples in {files}", workload.name());
+            }
+        }
+        // The large files of 3D U-Net are not made in vain.
+        let options = Workload::Unet3d.options(Scale { bytes: 1, speed: 1.0, threads: 256 });
+        assert_eq!(["train", "eval"].map(|set| value(&options, &format!("dataset.num_files_{set}"))), [14.0, 1.0]);
     }
 }

@@ -1,10 +1,11 @@
-//! What was measured of a dataset: for its metrics, its statistics and its passes.
+//! The measurements of a dataset: for its metrics, its statistics and its passes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use larder_origin::{Attempt, Scheme};
+use larder_store::DatasetCache;
 use larder_telemetry::{Sample, Value};
 use tokio::time::Instant;
 
@@ -12,6 +13,7 @@ use super::Dataset;
 use crate::counters::{Source, add};
 use crate::history::PassRecord;
 use crate::kept_listing::{age_of, now_ns};
+use crate::manifest_file::MappedManifest;
 use crate::passes::{Cached, Counted, Moment, Pass};
 use crate::stalls::Cause;
 use crate::stats::{StallStats, TimesStats};
@@ -147,9 +149,7 @@ impl Dataset {
     }
 
     fn cached(&self) -> Cached {
-        let usage = self.cache.usage();
-        let (capacity_bytes, cached_bytes) = (usage.capacity_bytes, usage.used_bytes);
-        Cached { dataset_bytes: self.manifest.totals().bytes, capacity_bytes, cached_bytes }
+        cached(&self.manifest, &self.cache)
     }
 
     fn scheme(&self) -> Scheme {
@@ -157,6 +157,13 @@ impl Dataset {
     }
 }
 
-fn now() -> Moment {
+/// What is cached of a dataset.
+pub(super) fn cached(manifest: &MappedManifest, cache: &DatasetCache) -> Cached {
+    let usage = cache.usage();
+    let (capacity_bytes, cached_bytes) = (usage.capacity_bytes, usage.used_bytes);
+    Cached { dataset_bytes: manifest.totals().bytes, capacity_bytes, cached_bytes }
+}
+
+pub(super) fn now() -> Moment {
     Moment { at: Instant::now(), unix_seconds: now_ns() / 1_000_000_000 }
 }

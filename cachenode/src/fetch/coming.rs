@@ -55,7 +55,7 @@ impl ComingPieces {
 }
 
 impl ComingPiece {
-    /// What its fetch waits for.
+    /// The thing that its fetch waits for.
     pub(super) fn phase(&self) -> &Arc<Phase> {
         &self.phase
     }
@@ -70,7 +70,7 @@ impl ComingPiece {
 }
 
 impl Landing {
-    /// What the fetch waits for.
+    /// The thing that the fetch waits for.
     pub(super) fn phase(&self) -> &Arc<Phase> {
         &self.phase
     }

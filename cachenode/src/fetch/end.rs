@@ -27,7 +27,7 @@ struct WaitedFor {
     callers: Mutex<Vec<Caller>>,
     /// Another reader waits.
     joined: Notify,
-    /// What the fetch waits for.
+    /// The thing that the fetch waits for.
     phase: Arc<Phase>,
 }
 
@@ -64,7 +64,7 @@ impl End {
         &self.urgency
     }
 
-    /// What the fetch waits for.
+    /// The thing that the fetch waits for.
     pub(super) fn phase(&self) -> &Arc<Phase> {
         &self.waited_for.phase
     }

@@ -51,7 +51,7 @@ pub(crate) struct CacheNameArgs {
     pub(crate) place: CachePlace,
 }
 
-/// Which cache is meant.
+/// The cache that a command is about.
 #[derive(Debug, Args)]
 pub(crate) struct CachePlace {
     /// The cache directory. Default: that of the larderd.service of this machine for root, otherwise

@@ -4,10 +4,9 @@
 mod skew;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::bail;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -20,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::VersionArgs;
 use crate::cluster::{Asked, Cluster, DEFINITION, POD, is_denied, typed};
-use crate::mount_stats::{is_foreign, read};
+use crate::mount_stats::{is_foreign, read_all};
 use crate::{output, source};
 use skew::is_supported;
 
@@ -116,39 +115,16 @@ fn mounts() -> Vec<Mounted> {
     let mut dirs: Vec<PathBuf> = larder_mounts().into_iter().map(|mount| mount.path).collect();
     dirs.sort();
     dirs.dedup();
-    let version = |dir: &Path| read(dir).map(|stats| stats.process.version);
+    let all = read_all(&dirs, PATIENCE);
     let mut answered = Vec::new();
-    for (dir, answer) in ask(dirs, Instant::now() + PATIENCE, version) {
-        match answer {
-            Some(Ok(version)) => answered.push(Mounted { dir, version }),
-            Some(Err(error)) if is_foreign(&error) => {}
-            Some(Err(error)) => output::note(format_args!("no version of {}: {}", dir.display(), Chain(&*error))),
-            None => output::note(format_args!("no version of {}: its process does not answer", dir.display())),
+    for (dir, stats) in dirs.into_iter().zip(all) {
+        match stats {
+            Ok(stats) => answered.push(Mounted { dir, version: stats.process.version }),
+            Err(error) if is_foreign(&error) => {}
+            Err(error) => output::note(format_args!("no version of a mount: {}", Chain(&*error))),
         }
     }
     answered
-}
-
-/// Asks for the versions behind mounts, all at the same time. `None` stands for a mount without an answer at the
-/// deadline.
-fn ask(
-    dirs: Vec<PathBuf>,
-    deadline: Instant,
-    version: fn(&Path) -> anyhow::Result<String>,
-) -> Vec<(PathBuf, Option<anyhow::Result<String>>)> {
-    let asked: Vec<_> = dirs
-        .into_iter()
-        .map(|dir| {
-            let (sender, receiver) = mpsc::channel();
-            let asked = dir.clone();
-            // A read of a mount whose process is away does not end, and this one need not.
-            std::thread::spawn(move || sender.send(version(&asked)));
-            (dir, receiver)
-        })
-        .collect();
-    let answer =
-        |receiver: mpsc::Receiver<_>| receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
-    asked.into_iter().map(|(dir, receiver)| (dir, answer(receiver))).collect()
 }
 
 /// The programs of the cluster, by the tags of their pods' images.
@@ -285,24 +261,5 @@ mod tests {
         assert!(works_together(&report("0.2.0", "0.4.0")));
         assert!(!works_together(&report("0.1.0", "0.3.0")));
         assert!(!works_together(&report("0.3.0", "0.5.0")));
-    }
-
-    #[test]
-    fn all_mounts_share_one_deadline() {
-        let hangs = |_: &Path| -> anyhow::Result<String> {
-            loop {
-                std::thread::park();
-            }
-        };
-        let dirs = || ["/data", "/gone"].map(PathBuf::from).to_vec();
-        assert!(ask(dirs(), Instant::now(), hangs).iter().all(|(_, answer)| answer.is_none()));
-
-        let version = |dir: &Path| match dir.to_str() {
-            Some("/gone") => Err(anyhow::anyhow!("gone")),
-            _ => Ok("0.3.0".to_owned()),
-        };
-        let answers = ask(dirs(), Instant::now() + Duration::from_secs(600), version);
-        let [(data, Some(Ok(version))), (gone, Some(Err(_)))] = &answers[..] else { panic!("{answers:?}") };
-        assert_eq!((data.to_str(), version.as_str(), gone.to_str()), (Some("/data"), "0.3.0", Some("/gone")));
     }
 }

@@ -16,7 +16,7 @@ pub(crate) const TIERS: [&str; 4] = ["store", "window", "peer", "origin"];
 /// The passes that are shown.
 const PASSES: usize = 12;
 
-/// What a mount has counted so far, as far as rates follow from it.
+/// The counts of a mount so far, as far as rates follow from them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
     /// By tier.

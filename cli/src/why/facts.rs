@@ -85,12 +85,10 @@ fn name(tier: &str) -> &str {
 
 fn about_pass(pass: &Pass) -> String {
     let hit = pass.hit_ratio.map_or("-".to_owned(), percent);
-    let running = match pass.complete {
-        true => String::new(),
-        false => {
-            let part = asked_bytes(pass) as f64 / pass.dataset_bytes.max(1) as f64;
-            format!(", running: {}", percent(part))
-        }
+    let running = if pass.complete {
+        String::new()
+    } else {
+        format!(", running: {}", percent(asked_bytes(pass) as f64 / pass.dataset_bytes.max(1) as f64))
     };
     format!(
         "{}: hit {hit}, promised {}; waited {} of {}; since {}{running}",

@@ -311,12 +311,12 @@ impl Case<'_> {
             let todo = format!("`{}` shows which nodes do not answer", self.command("stats", "--cluster"));
             return self.waiting(Reason::PeersFail, why, Cause::Origin, todo);
         }
-        if is_filling(pass) {
+        if pass.fills_cache() {
             let why = format!("is being read for the first time, from the origin: {numbers}, and {hits}");
             let next = percent(self.promised());
             let warm = self.command("warm", "--wait");
             let todo = format!("the next pass will hit about {next}, and `{warm}` fills the cache before a job starts");
-            return self.verdict(Reason::FirstPass, why, is_filling, todo);
+            return self.verdict(Reason::FirstPass, why, Pass::fills_cache, todo);
         }
         if evicts && below {
             let why = format!(
@@ -401,7 +401,7 @@ impl Case<'_> {
     fn hits(&self) -> String {
         let Some(hit) = self.pass.hit_ratio else { return "nothing was read".to_owned() };
         let promised = self.promised();
-        let whether = if is_filling(self.pass) {
+        let whether = if self.pass.fills_cache() {
             String::new()
         } else if hit < promised - BELOW_PROMISE {
             format!(" instead of {}", percent(promised))
@@ -437,11 +437,6 @@ impl Case<'_> {
     fn metric(&self, name: &str) -> u64 {
         self.stats.metrics.get(name).copied().unwrap_or(0)
     }
-}
-
-/// Whether a pass fills the cache, which promises nothing before that.
-fn is_filling(pass: &Pass) -> bool {
-    pass.number <= 1 && (pass.cached_bytes as f64) < 0.95 * pass.capacity_bytes.min(pass.dataset_bytes) as f64
 }
 
 fn is_slow(p50_seconds: f64) -> bool {

@@ -51,7 +51,7 @@ impl Leases {
     }
 }
 
-/// What is to be done about a copy.
+/// A step towards the desired state of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Create(Key),

@@ -35,7 +35,7 @@ pub struct Clusters {
     pub void: Void,
     /// The jobs that may run in other clusters.
     pub jobs: Vec<Key>,
-    /// What those in other clusters use of the quota here.
+    /// The quota here that those in other clusters use.
     pub counted: Vec<LeftoverPod>,
     /// The requirements of these jobs.
     pub needs: BTreeMap<Key, Needs>,
@@ -57,7 +57,7 @@ pub struct Needs {
     pub roles: Result<Vec<Role>, Refusal>,
 }
 
-/// What a link reports.
+/// A report of a link.
 #[derive(Debug)]
 pub enum Report {
     /// The id of this home there. It comes before everything else.
@@ -91,7 +91,7 @@ pub struct Link {
     pub read_at: Millis,
     /// The last heartbeat that was read there, and when. It counts once the copies are known: a cluster that answers
     /// but does not list them gets no lease.
-    heard: (Option<Seconds>, Millis),
+    latest: (Option<Seconds>, Millis),
     /// Why the link is lost.
     pub lost: Option<(ClusterReason, String)>,
     /// The copies there are known.
@@ -106,7 +106,7 @@ pub struct Link {
 impl Link {
     /// A link that begins now.
     pub fn new(number: u64, now: Millis) -> Self {
-        Self { number, read_at: now, heard: (None, now), ..Self::default() }
+        Self { number, read_at: now, latest: (None, now), ..Self::default() }
     }
 
     /// Applies a report that arrives now.
@@ -116,8 +116,8 @@ impl Link {
             Report::Beat(status, leases, latency_millis) => {
                 let heartbeat = status.heartbeat.as_ref().map(Seconds::of);
                 // A controller that has stopped leaves an old heartbeat.
-                if heartbeat.is_some() && heartbeat != self.heard.0 {
-                    self.heard = (heartbeat, now);
+                if heartbeat.is_some() && heartbeat != self.latest.0 {
+                    self.latest = (heartbeat, now);
                 }
                 self.leases = Leases { read: heartbeat, of: leases };
                 (self.status, self.latency_millis, self.has_answered) = (*status, latency_millis, true);
@@ -138,7 +138,7 @@ impl Link {
             Report::Refused(key, uid, why) => _ = self.refused.insert(key, (uid, why)),
         }
         if self.is_listed && self.has_answered {
-            (self.read, self.read_at) = self.heard;
+            (self.read, self.read_at) = self.latest;
             self.lost = None;
         }
     }
@@ -223,7 +223,7 @@ mod tests {
         assert!(link.is_reachable(Millis(40_000)));
         link.apply(Report::Lost(ClusterReason::NoAnswer, "reset".to_owned()), Millis(41_000));
         assert!(!link.is_reachable(Millis(41_000)));
-        // What was there before the link was lost is listed again before it counts.
+        // The copies are listed again before any of them counts.
         link.apply(beat(150), Millis(50_000));
         assert!(!link.is_reachable(Millis(50_000)));
     }

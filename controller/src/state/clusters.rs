@@ -1,13 +1,13 @@
-//! Which events concern other clusters and the jobs in them, and what follows.
+//! The events that concern other clusters and the jobs in them, and the work that follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use larder_api::cluster::{ClusterConditionKind, ClusterReason, ClusterStatus};
 use larder_api::names::HERE;
 use larder_api::quantity::words::show;
-use larder_api::training_job::Phase;
-use larder_api::training_job::checked::CheckedJob;
+use larder_api::training_job::checked::{CheckedJob, Clusters};
 use larder_api::training_job::conditions::JobReason;
+use larder_api::training_job::{Phase, TERMS_MAX};
 use larder_kube::events::Severity;
 use serde_json::json;
 
@@ -224,7 +224,7 @@ impl State {
         if let Err(refusal) = validate::grants(&view, &object.meta.key.namespace, job) {
             return wait(refusal.reason, refusal.why);
         }
-        if let larder_api::training_job::checked::Clusters::Names(names) = &job.clusters
+        if let Clusters::Names(names) = &job.clusters
             && let Some(missing) = names.iter().find(|name| self.clusters.objects.get(&Key::cluster(name)).is_none())
         {
             return wait(JobReason::ClusterMissing, format!("there is no Cluster {missing}: larder cluster list"));
@@ -290,7 +290,7 @@ impl State {
         let allowed = candidates.iter_mut().filter(|candidate| job.clusters.allow(&candidate.name));
         let allowed = allowed.filter(|candidate| !excluded.contains(&candidate.name));
         let (mut terms, chosen) = choose(Ask { roles, datasets: &datasets }, allowed);
-        terms.truncate(larder_api::training_job::TERMS_MAX);
+        terms.truncate(TERMS_MAX);
         match chosen {
             Some(cluster) => {
                 of_queue.add(&all, 1);

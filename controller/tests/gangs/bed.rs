@@ -29,7 +29,8 @@ pub(crate) const QUEUE_LABEL: &str = "test.larder.dev/queue";
 pub(crate) const PRODUCTION: &str = "production";
 
 /// Long enough even on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(300);
+// Longer than the five minutes after which kube-scheduler tries a pod again that no event has woken.
+const TIMEOUT: Duration = Duration::from_secs(400);
 const PAUSE: Duration = Duration::from_millis(100);
 
 const SETTINGS_FILE: &str = "datasets/base/settings";

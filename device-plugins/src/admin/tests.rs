@@ -2,8 +2,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::SystemTime;
 
-use larder_telemetry::METRICS;
-use larder_telemetry::admin::{Labels, Value};
+use larder_telemetry::{Labels, METRICS, Value};
 
 use super::*;
 use crate::health::Fault;

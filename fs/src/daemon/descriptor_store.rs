@@ -352,7 +352,7 @@ mod tests {
             }
         }
 
-        /// What it passes to the next process.
+        /// The descriptors that it passes to the next process.
         fn pass(&self) -> Vec<(String, OwnedFd)> {
             self.kept.iter().map(|(name, fd)| (name.clone(), fd.try_clone().unwrap())).collect()
         }

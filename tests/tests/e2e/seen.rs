@@ -64,7 +64,7 @@ fn the_datasets_of_a_cache_are_listed_pinned_and_dropped_while_it_is_served_and_
         assert_eq!(run("rm", &id).status.code(), Some(1));
         drop(other);
     }
-    // What was dropped is fetched again.
+    // Dropped blocks are fetched again.
     lab.server.reset_counters();
     let mount = lab.mount("m", &lab.url(), &[]);
     assert_eq!(mount.read_fresh("a").unwrap(), seeded_bytes(1, 100_000));
@@ -81,6 +81,25 @@ fn a_cache_that_does_not_exist_is_neither_made_nor_listed() {
     std::fs::create_dir(&dir).unwrap();
     lab.larder_fails(1, &["cache", "ls", "--cache-dir", dir.to_str().unwrap()]);
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "an empty directory becomes no cache");
+}
+
+#[test]
+fn the_socket_of_a_larderd_is_enough_to_find_its_cache() {
+    let lab = Lab::new();
+    lab.put("a", seeded_bytes(1, 100_000));
+    let mount = lab.mount("m", &lab.url(), &[]);
+    // As on a node of Kubernetes, where no cache is at the default place. The sockets of `larder mount` are in its cache.
+    let run_dir = lab.cache_dir("m");
+    let home = lab.folder().join("no-home");
+    let listed = lab
+        .command(&["cache", "ls", "--json", "--run-dir", run_dir.to_str().unwrap()])
+        .env("LARDER_HOME", &home)
+        .output()
+        .unwrap();
+    let rows: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap_or_default();
+    assert_eq!(rows.len(), 1, "{}", String::from_utf8_lossy(&listed.stderr));
+    assert_eq!(rows[0]["mounted"], true);
+    drop(mount);
 }
 
 // SEMANTICS: W3

@@ -1,4 +1,4 @@
-//! What an administrator sees: why readers waited, the passes of yesterday's mounts, metrics that name datasets to those
+//! The view of an administrator: why readers waited, the passes of yesterday's mounts, metrics that name datasets to those
 //! who hold the token, and the spans of a read.
 
 use std::io::{Read, Write};

@@ -15,8 +15,8 @@ Examples:
 
 Percentages are parts of what the pods request. The cluster needs metrics-server, as for `kubectl \
 top`. A job that is in another cluster is read there, with the context of your kubeconfig that has \
-the name of the Cluster. Required permissions: `list` on pods and pods.metrics.k8s.io, and for one job `get` on \
-trainingjobs.larder.dev.")]
+the name of the Cluster. Required permissions: `list` on pods and pods.metrics.k8s.io, and for one \
+job `get` on trainingjobs.larder.dev.")]
 pub(crate) struct TopArgs {
     /// The TrainingJob whose pods are shown, NAME or NAMESPACE/NAME. Default: one line for each job.
     #[arg(value_name = "JOB")]
@@ -41,7 +41,8 @@ Examples:
 
 The oldest event is first. A cluster keeps events for an hour, unless its administrator has changed \
 that. The events of a job that is in another cluster are read there, too, with the context of your \
-kubeconfig that has the name of the Cluster. Required permissions: `get` on trainingjobs.larder.dev and `list` on events.")]
+kubeconfig that has the name of the Cluster. Required permissions: `get` on trainingjobs.larder.dev \
+and `list` on events.")]
 pub(crate) struct EventsArgs {
     /// The TrainingJob, NAME or NAMESPACE/NAME.
     #[arg(value_name = "JOB")]

@@ -24,8 +24,11 @@ impl Cache {
     /// The cache of `place`. Without one, it is the cache to which `larder mount` of this user would bring data. Errors:
     /// there is no cache, or a process without a socket there has it open.
     pub(super) async fn open(place: &CachePlace) -> anyhow::Result<Self> {
-        if place.run_dir.is_none()
-            && let Some(run_dir) = serving(place.cache_dir.as_deref(), SERVICE_RUN_DIR.as_ref()).await?
+        let named = match &place.run_dir {
+            Some(run_dir) => Some(run_dir.clone()),
+            None => serving(place.cache_dir.as_deref(), SERVICE_RUN_DIR.as_ref()).await?,
+        };
+        if let Some(run_dir) = named
             && let Some(client) = daemon::of(&run_dir).await?
         {
             return Ok(Self::Served(client));
@@ -37,8 +40,9 @@ impl Cache {
         if !dir.is_dir() || std::fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_none()) {
             bail!("there is no cache at {}: name its directory with --cache-dir", dir.display());
         }
-        let run_dir = place.run_dir.clone().map_or_else(|| run_dir(&dir), Ok)?;
-        if let Some(client) = daemon::of(&run_dir).await? {
+        if place.run_dir.is_none()
+            && let Some(client) = daemon::of(&run_dir(&dir)?).await?
+        {
             return Ok(Self::Served(client));
         }
         let store = Store::open(StoreConfig::new(&dir), Arc::new(StoreCounters::default()));

@@ -47,11 +47,20 @@ fn screen(caches: &[NodeCache], trouble: Option<&str>, order: Order, size: Size)
     let mounts = |cache: &NodeCache| {
         cache.status.iter().flat_map(|status| &status.snapshots).map(|snapshot| u64::from(snapshot.mounts)).sum::<u64>()
     };
-    match order {
-        Order::Waited => sorted.sort_by_key(|cache| (free(cache), cache.name_any())),
-        Order::Read => sorted.sort_by_key(|cache| (u64::MAX - mounts(cache), cache.name_any())),
-        Order::Name => sorted.sort_by_key(|cache| cache.name_any()),
-    }
+    let order = match order {
+        Order::Waited => {
+            sorted.sort_by_key(|cache| (free(cache), cache.name_any()));
+            "free room"
+        }
+        Order::Read => {
+            sorted.sort_by_key(|cache| (u64::MAX - mounts(cache), cache.name_any()));
+            "mounts"
+        }
+        Order::Name => {
+            sorted.sort_by_key(|cache| cache.name_any());
+            "name"
+        }
+    };
     let room = size.rows.saturating_sub(4).max(1);
     let row = |cache: &&NodeCache| {
         let status = cache.status.clone().unwrap_or_default();
@@ -68,7 +77,6 @@ fn screen(caches: &[NodeCache], trouble: Option<&str>, order: Order, size: Size)
         ]
     };
     let rows: Vec<_> = sorted.iter().take(room).map(row).collect();
-    let order = ["free room", "mounts", "name"][order as usize];
     let trouble = trouble.map(|trouble| format!("old: {}", cell(trouble))).unwrap_or_default();
     let head = format!("larder: {}, by {order} (s: order, q: quit)\n{trouble}\n", count(caches.len() as u64, "node"));
     let text = head + &table(["NODE", "CAPACITY", "PROMISED", "FREE", "DATASETS", "MOUNTS", "CACHE"], &rows);

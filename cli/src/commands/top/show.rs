@@ -8,7 +8,7 @@ use super::screen::{Order, Size};
 use super::terminal::{Key, Terminal};
 use crate::output;
 
-/// Shows what `look` returns, again and again: on the terminal as a screen, elsewhere as texts one after the other.
+/// Shows the texts that `look` returns. It looks again after `every`, until a key ends the screen.
 pub(super) fn show<S: Fn(Order, Size) -> String>(
     is_once: bool,
     every: Duration,

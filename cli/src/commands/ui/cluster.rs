@@ -323,6 +323,7 @@ mod tests {
         assert_eq!((view.standing, view.phase.as_str(), view.queue.as_str()), (Standing::Waits, "Queued", "vision"));
         assert!(view.sentence.starts_with("team-a/resnet "), "{view:?}");
     }
+
     #[test]
     fn jobs_that_have_ended_do_not_count_as_running() {
         let names = Phase::ALL.map(|phase| serde_json::to_value(Standing::from(Some(phase))).unwrap());

@@ -8,6 +8,7 @@ use axum::extract::{Request, State as Extracted};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use larder_telemetry::is_same_secret;
 use larder_telemetry::server::Limits;
 
 use super::state::State;
@@ -68,7 +69,7 @@ fn file(head: &HeaderMap, kind: &'static str, text: &'static str) -> Response {
 async fn news(Extracted(page): Extracted<Arc<Page>>, request: Request) -> Response {
     let head = request.headers();
     let given = head.get(TOKEN).map(|given| given.as_bytes()).unwrap_or_default();
-    if !is_local(head) || !is_same(given, page.token.as_bytes()) {
+    if !is_local(head) || !is_same_secret(given, page.token.as_bytes()) {
         return refused("Open the address that `larder ui` printed: it has the token.");
     }
     let body = page.state.news(versions(request.uri().query().unwrap_or_default()));
@@ -85,11 +86,6 @@ fn is_local(head: &HeaderMap) -> bool {
     let host = head.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     ["127.0.0.1", "localhost", "[::1]"].contains(&name)
-}
-
-/// Compares in a time that depends on the lengths alone.
-fn is_same(given: &[u8], token: &[u8]) -> bool {
-    given.len() == token.len() && given.iter().zip(token).fold(0, |sum, (one, other)| sum | (one ^ other)) == 0
 }
 
 /// The versions in a query such as `1.2`.

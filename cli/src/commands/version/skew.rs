@@ -1,4 +1,4 @@
-//! Which versions work beside each other: those at most one minor version apart (docs/VERSIONS.md).
+//! The rule of versions beside each other: at most one minor version apart (docs/VERSIONS.md).
 
 use std::collections::BTreeSet;
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_controller::admin::Status;
-use larder_telemetry::admin::{Admin, Sample, Value};
+use larder_telemetry::admin::Admin;
+use larder_telemetry::{Sample, Value};
 use serde_json::json;
 
 use super::super::World;

@@ -335,7 +335,7 @@ pub struct Cache {
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub snapshot: ::prost::alloc::string::String,
-    /// Whose credentials read it; empty: the administrator's.
+    /// The owner of the credentials that read it; empty: the administrator.
     #[prost(string, tag = "4")]
     pub owner: ::prost::alloc::string::String,
     /// Bytes of its blocks, and on the disk.
