@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 
 use larder_api::ClusterReason;
 use larder_api::cluster::ClusterStatus;
-use larder_api::training_job::conditions::JobReason;
 use larder_kube::key::Meta;
 use serde_json::Value;
 
