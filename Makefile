@@ -157,6 +157,7 @@ bench: packages
 	cargo bench -p larder-dataset --bench placement -- $(ARGS)
 	cargo bench -p larder-store --bench store -- $(ARGS)
 	cargo bench -p larder-bench --bench requests -- $(ARGS)
+	cargo bench -p larder-bench --bench clusters -- $(ARGS)
 
 fmt:
 	cargo fmt --all

@@ -303,7 +303,7 @@ impl Control {
             Work::CacheQuota(name) => self.state.quota_status(name, self.seconds()).into_iter().collect(),
             Work::Workload(key) => self.plan_workload(key, now),
             Work::Abandoned(key) => self.state.abandoned(key, self.seconds()).into_iter().collect(),
-            Work::OrphanedPod(key) => self.state.orphaned_pod(key).into_iter().collect(),
+            Work::OrphanedPod(key) => self.state.orphaned_pod(key, self.seconds()).into_iter().collect(),
             Work::QueuedPod(key) => self.state.queued_pod(key).into_iter().collect(),
             Work::AdmissionCheck(name) => {
                 let version = self.state.kueue.version;

@@ -25,7 +25,7 @@ pub enum Work {
     Workload(Key),
     /// A Workload of Kueue whose TrainingJob was deleted.
     Abandoned(Key),
-    /// A pod that was left behind when its TrainingJob was deleted.
+    /// A pod that no step of a TrainingJob ends.
     OrphanedPod(Key),
     /// A pod of another program in a queue, about which something was decided.
     QueuedPod(Key),

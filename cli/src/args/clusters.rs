@@ -75,7 +75,7 @@ pub(crate) struct JoinArgs {
     /// The name that the cluster gets at the home.
     #[arg(value_name = "NAME", value_parser = plain_name)]
     pub(crate) name: String,
-    /// The name of the home, for its account in the cluster.
+    /// The name of the home, for its account in the cluster: at most 26 characters, and another for each home.
     #[arg(long, value_name = "NAME", value_parser = plain_name)]
     pub(crate) home: String,
     /// A namespace in which the home may run jobs; repeat it for more.

@@ -127,7 +127,9 @@ Examples:
   larder job logs resnet --all --tail 20        all pods, each line prefixed with ROLE-INDEX
   larder job logs resnet --previous             the previous pod, if it was retained
 
-Control characters and colours are removed on a terminal and kept in a pipe. Required permissions:
+Control characters and colours are removed on a terminal and kept in a pipe. A job that is in \
+another cluster is read there, with the context of your kubeconfig that has the name of the Cluster. \
+Required permissions:
 `get` on trainingjobs.larder.dev, `list` on pods and `get` on pods/log.")]
 pub(crate) struct LogsArgs {
     /// The TrainingJob, NAME or NAMESPACE/NAME.

@@ -3,6 +3,7 @@
 mod cancel;
 mod convert;
 mod diff;
+mod elsewhere;
 mod events;
 mod follow;
 mod list;

@@ -145,6 +145,44 @@ fn events_of_a_job_and_its_pods_are_listed_the_oldest_first() {
     assert!(said(&output).contains("you may not read Events in team-a"), "{}", said(&output));
 }
 
+#[test]
+fn events_and_figures_of_a_job_in_another_cluster_are_those_there() {
+    let event = |name: &str, at: &str, reason: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Event", "metadata": {"namespace": "team-a", "name": format!("{name}.{reason}")},
+            "involvedObject": {"kind": "Pod", "name": name}, "type": "Normal", "reason": reason, "message": "it is so",
+            "lastTimestamp": at,
+        })
+    };
+    let away = job("resnet", json!({"phase": "Running", "placement": {"cluster": "west"}})).to_string();
+    let before = event("resnet-worker-0-0", "2026-01-31T10:00:00Z", "Here");
+    let home = Server::start().answers(&format!("GET {JOB}"), 200, &away).answers(
+        &format!("GET {EVENTS}"),
+        200,
+        &list("Event", &[before]),
+    );
+    let pods = [pod("resnet", 0, "uid-resnet", "Running")];
+    let west = running(&pods, &[usage("resnet", 0, "2", "1Gi")]).answers(
+        &format!("GET {EVENTS}"),
+        200,
+        &list("Event", &[event("resnet-worker-0-1", "2026-01-31T10:05:00Z", "There")]),
+    );
+    let output = home.larder_beside("west", &west, &["job", "events", "resnet"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let shown = lines(&out(&output));
+    assert_eq!(shown.len(), 3, "{shown:?}");
+    assert!(shown[1].contains("Normal Here Pod/resnet-worker-0-0"), "{shown:?}");
+    assert!(shown[2].contains("Normal There Pod/resnet-worker-0-1"), "{shown:?}");
+    let output = home.larder_beside("west", &west, &["job", "top", "resnet"]);
+    assert!(out(&output).contains("resnet-worker-0-0"), "{}", said(&output));
+    // Without a way to the other cluster, there are the events here.
+    let output = home.larder_beside("cloud", &west, &["job", "events", "resnet"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(lines(&out(&output)).len(), 2, "{}", out(&output));
+    let why = "team-a/resnet is in cluster west, which is read with a context of that name in your kubeconfig";
+    assert!(said(&output).contains(why), "{}", said(&output));
+}
+
 const MANIFEST: &str = "apiVersion: larder.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: resnet}\n\
                         spec: {type: single, roles: [{name: worker, template: {spec: {containers: [{name: c}]}}}]}\n";
 

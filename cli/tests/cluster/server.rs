@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
+use serde_json::json;
 use tempfile::NamedTempFile;
 
 use crate::forward::{self, Port};
@@ -91,6 +92,20 @@ impl Server {
         self.larder_with(arguments, "")
     }
 
+    /// Runs `larder` with these arguments. Its kubeconfig has a context of this name for another server.
+    pub(crate) fn larder_beside(&self, name: &str, other: &Self, arguments: &[&str]) -> Output {
+        let places = [("here", &self.url), (name, &other.url)];
+        let clusters = places.map(|(name, url)| json!({"name": name, "cluster": {"server": url}}));
+        let contexts = places
+            .map(|(name, _)| json!({"name": name, "context": {"cluster": name, "user": "u", "namespace": "team-a"}}));
+        let users = json!([{"name": "u", "user": {"token": "hunter2"}}]);
+        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "here", "clusters": clusters,
+            "users": users, "contexts": contexts});
+        let mut file = NamedTempFile::new().unwrap();
+        file.write_all(config.to_string().as_bytes()).unwrap();
+        run(&[arguments, &["--kubeconfig", file.path().to_str().unwrap()]].concat(), "")
+    }
+
     /// Starts `larder` with these arguments, and returns it with its first line. Its kubeconfig ends with the file.
     pub(crate) fn starts(&self, arguments: &[&str]) -> (Child, String, NamedTempFile) {
         let file = kubeconfig(&self.url);
@@ -154,7 +169,7 @@ fn answer(mut stream: TcpStream, script: &Mutex<Vec<Line>>, asked: &Mutex<Vec<As
 
 /// A Status object of an API server's failure.
 pub(crate) fn status(code: u16, reason: &str, message: &str) -> String {
-    serde_json::json!({
+    json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": code,
     })
     .to_string()

@@ -9,7 +9,7 @@
 //! still have its copy, stays in the status until it says that it has none. A finalizer keeps a deleted job for as long.
 
 use larder_api::names::{ELSEWHERE_FINALIZER, HERE};
-use larder_api::training_job::conditions::JobConditionKind;
+use larder_api::training_job::conditions::{JobConditionKind, JobReason};
 use larder_api::training_job::{ClusterTerm, Placement, ShownJob};
 use larder_api::{Phase, TrainingJobStatus};
 use larder_kube::key::Key;
@@ -23,6 +23,11 @@ use crate::jobs::condition::time;
 use crate::jobs::objects::JobObject;
 use crate::time::Seconds;
 use crate::write::{Change, Write};
+
+/// The reasons of jobs that wait for room or quota.
+const ROOM: [JobReason; 2] = [JobReason::QuotaUsed, JobReason::NoCluster];
+/// A job that waits for the one reports no earlier than after this time that it waits for the other.
+const ROOM_NEWS_SECONDS: i64 = 60;
 
 /// The decision about a job.
 #[derive(Debug, Default)]
@@ -91,7 +96,7 @@ pub fn decide(
             outcome.again_at = outcome.again_at.into_iter().chain([at]).min();
         }
     } else {
-        place(&mut status, &mut placement, object, choice, now);
+        outcome.again_at = place(&mut status, &mut placement, object, choice, now);
     }
     // The finalizer comes first: a job that is deleted in between has no copy yet.
     let may_have_copies = !placement.left.is_empty() || !placement.cluster.is_empty() && placement.cluster != HERE;
@@ -149,8 +154,8 @@ fn mirror(status: &mut TrainingJobStatus, object: &JobObject, link: &Link, clust
         };
         return;
     };
-    // A job that has ended does not begin again, whatever the other cluster says.
-    if status.phase.is_some_and(Phase::is_terminal) {
+    // A job that has ended does not begin again, whatever the other cluster says. Its last pods may still be ending there.
+    if status.phase.is_some_and(Phase::is_terminal) && copy.status.phase != status.phase {
         return;
     }
     let is_current = |copy: &RemoteJob| {
@@ -213,21 +218,21 @@ fn lose(
     status.shown.get_or_insert_default().why = "Unknown".to_owned();
 }
 
-/// The job is in no other cluster.
+/// The job is in no other cluster. Returns when its status is due, if that may wait.
 fn place(
     status: &mut TrainingJobStatus,
     placement: &mut Placement,
     object: &JobObject,
     choice: Option<&Choice>,
     now: Seconds,
-) {
+) -> Option<Seconds> {
     if !placement.cluster.is_empty() {
-        return;
+        return None;
     }
+    let shown = status.shown.take();
     status.observed_generation = Some(object.generation);
     let is_suspended = object.job.as_ref().is_ok_and(|job| job.suspend);
     status.phase = Some(if is_suspended { Phase::Suspended } else { Phase::Queued });
-    status.shown = None;
     match choice {
         _ if is_suspended => status.waiting_for = None,
         Some(Choice::Place { cluster, terms }) => {
@@ -245,18 +250,42 @@ fn place(
             let (mut was, mut is) = (gist(&placement.terms), gist(terms));
             was.sort();
             is.sort();
+            let why: String = why.chars().take(1000).collect();
+            if let Some(old) = status.conditions.iter().find(|old| old.status == "False") {
+                let says_so = || status.waiting_for.as_deref().is_some_and(|was| words(was).eq(words(&why)));
+                let is_same = old.reason == reason.as_str();
+                if is_same && was == is && says_so() {
+                    status.shown = shown;
+                    return None;
+                }
+                // Room and quota come and go with each job that begins or ends.
+                let is_room = |reason: &str| ROOM.iter().any(|of_room| of_room.as_str() == reason);
+                let due = Seconds::of(&old.last_transition_time) + ROOM_NEWS_SECONDS;
+                if !is_same && is_room(&old.reason) && is_room(reason.as_str()) && now < due {
+                    status.shown = shown;
+                    return Some(due);
+                }
+            }
             if was != is {
                 placement.terms.clone_from(terms);
             }
-            status.waiting_for = Some(why.chars().take(1000).collect());
             status.shown = Some(ShownJob { why: reason.to_string(), ..ShownJob::default() });
             let kind = reason.conditions().first().copied().unwrap_or(JobConditionKind::Valid);
             let old = kind.find(&status.conditions).filter(|old| old.status == "False");
             let since = old.map_or_else(|| time(now), |old| old.last_transition_time.clone());
             status.conditions = vec![kind.is(false, *reason, why.as_str(), object.generation, since)];
+            status.waiting_for = Some(why);
         }
         None => {}
     }
+    None
+}
+
+/// The words of a text without numbers and their units.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let is_number = |word: &str| word.trim_end_matches([',', ';', ')']).parse::<f64>().is_ok();
+    let mut is_unit = false;
+    text.split_whitespace().filter(move |word| !(std::mem::replace(&mut is_unit, is_number(word)) || is_number(word)))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ const AHEAD_SECONDS: i64 = 30;
 /// The home of a job that another cluster has placed here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Home {
-    /// The id of the home: the uid of its Cluster for this one.
+    /// The id of the home: the name of its account here, and the uid of its Cluster for this one.
     pub id: String,
     /// The uid of the job at its home.
     pub job: String,

@@ -60,6 +60,8 @@ pub struct Needs {
 /// A report of a link.
 #[derive(Debug)]
 pub enum Report {
+    /// The id of this home there. It comes before everything else.
+    Home(String),
     /// The cluster has answered after so many milliseconds, and this is its `here`: the status and the leases.
     Beat(Box<ClusterStatus>, BTreeMap<String, Seconds>, u32),
     /// All copies of jobs that have a home.
@@ -77,7 +79,7 @@ pub enum Report {
 pub struct Link {
     /// The number of the link, which its reports have.
     pub number: u64,
-    /// The id of this home over there, which its copies have: the uid of the Cluster.
+    /// The id of this home over there, which its copies have; empty until it is known.
     pub home: String,
     pub status: ClusterStatus,
     /// The leases of all homes there.
@@ -102,14 +104,15 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link of this home that begins now.
-    pub fn new(number: u64, home: &str, now: Millis) -> Self {
-        Self { number, home: home.to_owned(), read_at: now, latest: (None, now), ..Self::default() }
+    /// A link that begins now.
+    pub fn new(number: u64, now: Millis) -> Self {
+        Self { number, read_at: now, latest: (None, now), ..Self::default() }
     }
 
     /// Applies a report that arrives now.
     pub fn apply(&mut self, report: Report, now: Millis) {
         match report {
+            Report::Home(id) => self.home = id,
             Report::Beat(status, leases, latency_millis) => {
                 let heartbeat = status.heartbeat.as_ref().map(Seconds::of);
                 // A controller that has stopped leaves an old heartbeat.
@@ -207,7 +210,7 @@ mod tests {
     // SEMANTICS: J19
     #[test]
     fn a_cluster_is_reachable_while_its_own_time_goes_on_and_its_jobs_are_known() {
-        let mut link = Link::new(1, "home", Millis(0));
+        let mut link = Link::new(1, Millis(0));
         link.apply(beat(100), Millis(1_000));
         assert!(!link.is_reachable(Millis(1_000)), "its jobs are unknown");
         link.apply(Report::All(Vec::new()), Millis(1_000));
@@ -228,7 +231,7 @@ mod tests {
     // SEMANTICS: J19
     #[test]
     fn a_cluster_that_answers_but_does_not_list_its_jobs_falls_silent() {
-        let mut link = Link::new(1, "home", Millis(0));
+        let mut link = Link::new(1, Millis(0));
         link.apply(beat(100), Millis(1_000));
         link.apply(Report::All(Vec::new()), Millis(2_000));
         assert_eq!((link.read, link.read_at), (Some(Seconds(100)), Millis(1_000)));

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::Secret;
 use larder_api::names::{
-    FENCE_ANNOTATION, HERE, HOME_GENERATION_ANNOTATION, HOME_JOB_LABEL, HOME_LABEL, HOME_MANAGER, HOME_READ_ANNOTATION,
-    KUBECONFIG_KEY, LEASE_ANNOTATION_PREFIX, SYSTEM_NAMESPACE,
+    FENCE_ANNOTATION, HERE, HOME_ACCOUNT_PREFIX, HOME_GENERATION_ANNOTATION, HOME_JOB_LABEL, HOME_LABEL, HOME_MANAGER,
+    HOME_NAME_MAX, HOME_READ_ANNOTATION, KUBECONFIG_KEY, LEASE_ANNOTATION_PREFIX, SYSTEM_NAMESPACE,
 };
 use larder_api::{Cluster, ClusterReason, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use larder_kube::api::{
@@ -57,15 +58,15 @@ pub type Lost = (ClusterReason, String);
 
 /// How clients of other clusters are made.
 pub trait Connect: Send + Sync + 'static {
-    /// A client with the kubeconfig in this Secret.
-    fn connect<'a>(&'a self, secret: &'a str) -> BoxFuture<'a, Result<Client, Lost>>;
+    /// A client with the kubeconfig in this Secret, and the name of the account that it has there.
+    fn connect<'a>(&'a self, secret: &'a str) -> BoxFuture<'a, Result<(Client, String), Lost>>;
 }
 
 /// Reads kubeconfigs from Secrets of this cluster.
 pub struct Kubeconfigs(pub Client);
 
 impl Connect for Kubeconfigs {
-    fn connect<'a>(&'a self, secret: &'a str) -> BoxFuture<'a, Result<Client, Lost>> {
+    fn connect<'a>(&'a self, secret: &'a str) -> BoxFuture<'a, Result<(Client, String), Lost>> {
         async move {
             let secrets: Api<Secret> = Api::namespaced(self.0.clone(), SYSTEM_NAMESPACE);
             let missing = |what: &str| (ClusterReason::SecretMissing, what.to_owned());
@@ -88,10 +89,33 @@ impl Connect for Kubeconfigs {
                     "the Secret {SYSTEM_NAMESPACE}/{secret} has no key {KUBECONFIG_KEY} with a text"
                 )));
             };
-            with_kubeconfig(text).await.map_err(|error| (ClusterReason::KubeconfigRefused, error.to_string()))
+            let client = with_kubeconfig(text).await;
+            let client = client.map_err(|error| (ClusterReason::KubeconfigRefused, error.to_string()))?;
+            let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
+            let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
+            let review = review.map_err(|error| no_answer(&said(error)))?;
+            let account = review.status.and_then(|status| status.user_info).and_then(|user| user.username);
+            Ok((client, account.unwrap_or_default()))
         }
         .boxed()
     }
+}
+
+/// The id of the home with this account in a cluster: the policies there let it write jobs and a lease of ids with its
+/// name alone.
+fn home_id(account: &str, uid: &str) -> Result<String, Lost> {
+    let name = account.strip_prefix("system:serviceaccount:").and_then(|rest| rest.strip_prefix(SYSTEM_NAMESPACE));
+    let name = name.and_then(|rest| rest.strip_prefix(':')?.strip_prefix(HOME_ACCOUNT_PREFIX)).unwrap_or_default();
+    if name.is_empty() || name.len() > HOME_NAME_MAX {
+        let account: String = account.chars().take(100).collect();
+        let why = format!(
+            "the kubeconfig is of the account {account:?}, and must be of a ServiceAccount \
+             {SYSTEM_NAMESPACE}/{HOME_ACCOUNT_PREFIX}NAME whose NAME has at most {HOME_NAME_MAX} characters: \
+             `larder cluster join` makes one"
+        );
+        return Err((ClusterReason::KubeconfigRefused, why));
+    }
+    Ok(format!("{name}_{uid}"))
 }
 
 /// The message of an error: that of its first cause, such as "connection refused".
@@ -111,6 +135,8 @@ pub struct Link {
     pub name: String,
     /// The number of this link, by which reports of an earlier one are told apart.
     pub number: u64,
+    /// The uid of the Cluster.
+    pub uid: String,
     pub secret: String,
     /// A client of this cluster, where the specs of jobs are read.
     pub home: Client,
@@ -168,11 +194,16 @@ impl Link {
 
     /// Serves until the link is lost, or nobody wants it any more.
     async fn serve(&mut self) -> Result<(), Lost> {
-        if self.desired.wait_for(|desired| !desired.home.is_empty()).await.is_err() {
+        let connecting = tokio::time::timeout(REQUEST, self.connect.connect(&self.secret));
+        let (client, account) = connecting.await.map_err(|_| no_answer("it did not answer within 10 s"))??;
+        let home = home_id(&account, &self.uid)?;
+        if !self.report(Report::Home(home.clone())).await {
             return Ok(());
         }
-        let connecting = tokio::time::timeout(REQUEST, self.connect.connect(&self.secret));
-        let client = connecting.await.map_err(|_| no_answer("its Secret was not read in time"))??;
+        // Until all jobs of this cluster are known, and those of this id.
+        if self.desired.wait_for(|desired| desired.home == home).await.is_err() {
+            return Ok(());
+        }
         let (sender, mut updates) = mpsc::channel(64);
         let mut watched = Watched::all(Kind::TrainingJob, &Turns::default());
         // Copies of other homes matter, too: this home takes over those of one that is gone.
@@ -453,6 +484,22 @@ mod tests {
         let mut there = spec(json!({}));
         follow(&mut there, own.clone());
         assert_eq!(there, own);
+    }
+
+    #[test]
+    fn the_id_of_a_home_is_a_label_with_the_name_of_its_account_and_no_account_has_the_name_of_another() {
+        let account = |name: &str| format!("system:serviceaccount:larder-system:home-{name}");
+        let uid = "6f1c9a3e-8a3c-4f0e-9d52-0b6c8f0f7a11";
+        assert_eq!(home_id(&account("hq"), uid).unwrap(), format!("hq_{uid}"));
+        let longest = home_id(&account(&"a".repeat(HOME_NAME_MAX)), uid).unwrap();
+        assert_eq!(longest.len(), 63, "the most characters of a label");
+        // A name has dots, and never the character that ends it.
+        assert!(!home_id(&account("hq.east"), uid).unwrap().starts_with("hq_"));
+        let long = account(&"a".repeat(HOME_NAME_MAX + 1));
+        for other in ["", "admin", "system:serviceaccount:team-a:home-hq", &account(""), &long] {
+            let (reason, why) = home_id(other, uid).unwrap_err();
+            assert!(reason == ClusterReason::KubeconfigRefused && why.contains("larder cluster join"), "{why}");
+        }
     }
 
     #[test]

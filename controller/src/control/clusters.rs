@@ -28,10 +28,8 @@ impl Control {
         self.state.clusters.links.retain(|name, _| self.links.has(name));
         for (name, target) in wanted {
             if !self.links.has(&name) {
-                // Two Clusters that reach the same cluster are two homes, and neither touches the copies of the other.
-                let home = target.uid.clone();
                 let number = self.links.start(&name, target);
-                self.state.clusters.links.insert(name.clone(), Link::new(number, &home, now));
+                self.state.clusters.links.insert(name.clone(), Link::new(number, now));
             }
             self.add(Work::Cluster(name), now);
         }

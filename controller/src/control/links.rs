@@ -24,7 +24,8 @@ pub(super) struct Links {
 /// A link is made anew if any of this changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    /// The uid of the Cluster, by which the cluster knows this home.
+    /// The uid of the Cluster. It is part of the id of this home: two Clusters that reach the same cluster are two homes,
+    /// and neither touches the copies of the other.
     pub(super) uid: String,
     pub(super) secret: String,
 }
@@ -63,6 +64,7 @@ impl Links {
         let link = Link {
             name: name.to_owned(),
             number: self.last,
+            uid: target.uid.clone(),
             secret: target.secret.clone(),
             home: self.home.clone(),
             connect: Arc::clone(&self.connect),

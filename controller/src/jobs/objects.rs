@@ -70,6 +70,12 @@ impl JobObject {
         self.finalizers.iter().any(|name| name == ELSEWHERE_FINALIZER)
     }
 
+    /// True if this controller makes steps for the job. It makes none for a job whose spec has become invalid, whose pods
+    /// run on.
+    pub fn has_steps(&self) -> bool {
+        self.may_have_pods() && self.job.is_ok()
+    }
+
     /// True if the job may have pods: it is no sweep, whose trials have them.
     pub fn may_have_pods(&self) -> bool {
         self.is_ours() && self.trial_spec.is_none()

@@ -58,6 +58,8 @@ pub fn round(
     remember(view, job_states);
     forget(dry_runs, job_states);
     let unmade = leftover_pods::unmade(view, job_states);
+    let fences = view.jobs.jobs.iter().filter_map(|object| view.runs_until(object));
+    again.extend(fences.filter(|until| *until > view.now).min());
 
     let checked = check_all(view, job_states, dry_runs, &mut round.dry_runs, &mut again);
     let stepped: Vec<Stepped<'_>> = checked.into_iter().map(|job| job.step(view)).collect();
@@ -185,7 +187,6 @@ fn check_all<'a>(
             again.note(job_state.sleeps_until);
             continue;
         }
-        again.extend(view.runs_until(object).filter(|until| *until > view.now));
         checked.push(check(view, object, job_state, dry_runs, asked));
     }
     checked

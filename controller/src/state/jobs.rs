@@ -190,7 +190,7 @@ impl State {
         self.jobs.pod_waits = pod_waits;
         let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key, now).is_some());
         work.extend(abandoned.cloned().map(Work::Abandoned));
-        let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key).is_some());
+        let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key, now).is_some());
         let orphans: BTreeSet<Key> = orphans.cloned().collect();
         // Those of earlier rounds are in the queue, which waits longer after each write that failed.
         work.extend(orphans.difference(&self.jobs.orphans).cloned().map(Work::OrphanedPod));
@@ -284,13 +284,18 @@ impl State {
         abandon(workload, self.kueue.version)
     }
 
-    /// The deletion of a pod that its job left behind (`kubectl delete --cascade=orphan`). The garbage collector
-    /// deletes pods that still have their job as owner.
-    pub fn orphaned_pod(&self, key: &Key) -> Option<Write> {
+    /// The deletion of a pod that no step of a job ends. Its job left it behind (`kubectl delete --cascade=orphan`): the
+    /// garbage collector deletes pods that still have their job as owner. Or its job is of another home whose lease is
+    /// too old, and makes no steps.
+    pub fn orphaned_pod(&self, key: &Key, now: Seconds) -> Option<Write> {
         let pod = self.pods.get(key).filter(|pod| !pod.meta.deleting)?;
-        let of_job = pod.of_job.as_ref().filter(|of_job| of_job.is_orphan)?;
-        let has_job = self.jobs.jobs.get(&of_job.job).is_some_and(|job| job.meta.uid == of_job.uid);
-        (!has_job).then(|| Write::new(Kind::Pod, &key.namespace, &key.name, Change::Delete(pod.meta.uid.clone())))
+        let of_job = pod.of_job.as_ref()?;
+        let ends = match self.jobs.jobs.get(&of_job.job).filter(|job| job.meta.uid == of_job.uid) {
+            None => of_job.is_orphan,
+            Some(job) if job.home.is_none() || job.has_steps() => false,
+            Some(job) => self.cluster_view(now).runs_until(job).is_some_and(|until| until <= now),
+        };
+        ends.then(|| Write::new(Kind::Pod, &key.namespace, &key.name, Change::Delete(pod.meta.uid.clone())))
     }
 
     /// Records what was decided about pods of other programs, and forgets what is visible in them by now.

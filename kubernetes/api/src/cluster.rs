@@ -44,7 +44,7 @@ reasons! {
         /// The Secret does not exist, or has no key `kubeconfig`.
         SecretMissing of Reachable,
         /// The kubeconfig cannot be used. It must have its certificates and its token in itself: one that names a
-        /// command or a file is never followed.
+        /// command or a file is never followed. Its account must be that of a home, as `larder cluster join` makes one.
         KubeconfigRefused of Reachable,
         /// The cluster has no Cluster `here`, so its controller describes nothing.
         NotJoined of Reachable,

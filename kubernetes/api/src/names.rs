@@ -110,7 +110,12 @@ pub const HERE: &str = "here";
 pub const ANY_CLUSTER: &str = "any";
 /// The key in a Cluster's Secret: the kubeconfig.
 pub const KUBECONFIG_KEY: &str = "kubeconfig";
-/// On a TrainingJob that another cluster has placed in this one: the home, by the uid of its Cluster for this one.
+/// A home named NAME has the account `home-NAME` of [`SYSTEM_NAMESPACE`] in other clusters.
+pub const HOME_ACCOUNT_PREFIX: &str = "home-";
+/// The most characters of the name of a home: with a uid, it is the value of [`HOME_LABEL`].
+pub const HOME_NAME_MAX: usize = 26;
+/// On a TrainingJob that another cluster has placed in this one: the home, by its name and the uid of its Cluster for
+/// this one, as `NAME_UID`. Admission policies let no account use the name of another.
 pub const HOME_LABEL: &str = "larder.dev/home";
 /// Beside [`HOME_LABEL`]: the uid of the TrainingJob at its home.
 pub const HOME_JOB_LABEL: &str = "larder.dev/home-job";

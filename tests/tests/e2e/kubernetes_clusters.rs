@@ -45,6 +45,8 @@ fn a_job_goes_where_its_data_is_or_where_it_fits_and_is_seen_and_ended_from_home
     let logs = lab.larder(&["job", "logs", "first", "-n", TEAM]);
     assert!(logs.starts_with("it runs in west\n"), "{logs}");
     assert_eq!(sums(&logs), far);
+    let events = lab.larder(&["job", "events", "first", "-n", TEAM]);
+    assert!(events.lines().any(|line| line.contains("Pod/first-worker-0-")), "{events}");
     assert!(lab.gets(home, "far").iter().all(|gets| *gets == 0), "no byte of it was brought to the home");
     assert!(lab.gets(west, "far").iter().all(|gets| *gets == 1), "it was read from the cache");
     let listed = lab.larder(&["cluster", "list"]);

@@ -14,8 +14,9 @@ Examples:
   larder job top -A --json | jq -r '.[] | select(.gpus > 0 and .cpuMillicores < 500) | .job'
 
 Percentages are parts of what the pods request. The cluster needs metrics-server, as for `kubectl \
-top`. Required permissions: `list` on pods and pods.metrics.k8s.io, and for one job `get` on \
-trainingjobs.larder.dev.")]
+top`. A job that is in another cluster is read there, with the context of your kubeconfig that has \
+the name of the Cluster. Required permissions: `list` on pods and pods.metrics.k8s.io, and for one \
+job `get` on trainingjobs.larder.dev.")]
 pub(crate) struct TopArgs {
     /// The TrainingJob whose pods are shown, NAME or NAMESPACE/NAME. Default: one line for each job.
     #[arg(value_name = "JOB")]
@@ -39,7 +40,9 @@ Examples:
   larder job events resnet --json | jq -r '.[] | select(.type == \"Warning\") | .message'
 
 The oldest event is first. A cluster keeps events for an hour, unless its administrator has changed \
-that. Required permissions: `get` on trainingjobs.larder.dev and `list` on events.")]
+that. The events of a job that is in another cluster are read there, too, with the context of your \
+kubeconfig that has the name of the Cluster. Required permissions: `get` on trainingjobs.larder.dev \
+and `list` on events.")]
 pub(crate) struct EventsArgs {
     /// The TrainingJob, NAME or NAMESPACE/NAME.
     #[arg(value_name = "JOB")]

@@ -9,7 +9,9 @@ use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
 use larder_api::Cluster as Object;
-use larder_api::names::{CONTROLLER_ACCOUNT, HERE, KUBECONFIG_KEY, SYSTEM_NAMESPACE};
+use larder_api::names::{
+    CONTROLLER_ACCOUNT, HERE, HOME_ACCOUNT_PREFIX, HOME_NAME_MAX, KUBECONFIG_KEY, SYSTEM_NAMESPACE,
+};
 use larder_kube::api::{DynamicObject, Patch, PatchParams};
 use larder_kube::core::{ApiResource, Resource};
 use larder_kube::{Api, Client};
@@ -28,6 +30,9 @@ pub(super) async fn run(args: &JoinArgs) -> anyhow::Result<ExitCode> {
     if args.name == HERE || args.name == larder_api::names::ANY_CLUSTER {
         bail!("{} cannot be the name of another cluster", args.name);
     }
+    if args.home.len() > HOME_NAME_MAX {
+        bail!("--home {}: has more than {HOME_NAME_MAX} characters", args.home);
+    }
     let server = args.server.as_deref().unwrap_or(cluster.server());
     if !server.starts_with("https://") {
         bail!("{server} is not an https URL: name the cluster's API server, as the home reaches it, with --server");
@@ -36,7 +41,7 @@ pub(super) async fn run(args: &JoinArgs) -> anyhow::Result<ExitCode> {
     let here = Asked { right: "get", kind: CLUSTER, namespace: None, name: HERE };
     cluster.get::<Object>(&here).await?;
     let client = cluster.client();
-    let account = format!("home-{}", args.home);
+    let account = format!("{HOME_ACCOUNT_PREFIX}{}", args.home);
     let subject = json!([{"kind": "ServiceAccount", "name": account, "namespace": SYSTEM_NAMESPACE}]);
     let role = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
     apply::<ServiceAccount>(client, Some(SYSTEM_NAMESPACE), &account, json!({})).await?;

@@ -7,7 +7,9 @@ use k8s_openapi::jiff::Timestamp;
 use larder_api::TrainingJob;
 use serde::Serialize;
 
+use super::elsewhere;
 use super::list::age;
+use crate::args::cluster::ObjectKey;
 use crate::args::job::EventsArgs;
 use crate::cluster::{Asked, Cluster, EVENT, JOB, typed};
 use crate::output::{self, cell};
@@ -32,23 +34,45 @@ pub(super) async fn run(args: &EventsArgs) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::within(&args.cluster, &args.namespace).await?;
     let key = args.job.within(&cluster.namespace);
     let job: TrainingJob = cluster.get(&Asked::one("get", JOB, &key.namespace, &key.name)).await?;
-    let asked = Asked::all(EVENT, Some(&key.namespace));
     let now = queues::now();
-    let mut rows = Vec::new();
-    let listed = cluster.list(&asked, None, |object| {
-        let event = typed::<Event>(object).ok().filter(|event| is_about(&job, &event.involved_object));
-        rows.extend(event.map(|event| row(event, now)));
-    });
-    listed.await.map_err(|error| cluster.in_words(error, &asked))?;
+    let mut rows = list(&cluster, &key, &job, now).await?;
+    let there = async {
+        match elsewhere::find(&args.cluster, &key, &job).await? {
+            Some((there, copy)) => list(&there, &key, &copy, now).await,
+            None => Ok(Vec::new()),
+        }
+    };
+    // The events here are shown even if the other cluster cannot be asked.
+    let (of_copy, failure) = match there.await {
+        Ok(of_copy) => (of_copy, None),
+        Err(error) => (Vec::new(), Some(error)),
+    };
+    rows.extend(of_copy);
     rows.sort();
     if args.json {
         output::json(&rows)?;
-    } else if rows.is_empty() {
+    } else if rows.is_empty() && failure.is_none() {
         output::note(format_args!("there are no events of {key}; `larder explain job {key}` says how it is"));
     } else {
         output::text(&table(&rows))?;
     }
+    if let Some(error) = failure {
+        output::error(&error);
+        return Ok(ExitCode::FAILURE);
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The events of a job and of its pods in a cluster.
+async fn list(cluster: &Cluster, key: &ObjectKey, job: &TrainingJob, now: Timestamp) -> anyhow::Result<Vec<Row>> {
+    let asked = Asked::all(EVENT, Some(&key.namespace));
+    let mut rows = Vec::new();
+    let listed = cluster.list(&asked, None, |object| {
+        let event = typed::<Event>(object).ok().filter(|event| is_about(job, &event.involved_object));
+        rows.extend(event.map(|event| row(event, now)));
+    });
+    listed.await.map_err(|error| cluster.in_words(error, &asked))?;
+    Ok(rows)
 }
 
 /// True if an event is about the job, or about one of its pods, which may be gone.

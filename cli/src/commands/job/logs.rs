@@ -10,19 +10,18 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::jiff::Timestamp;
 use larder_api::explain::job::Around;
-use larder_api::names::HERE;
 use larder_api::{TrainingJob, explain_job};
 use larder_kube::api::LogParams;
 use larder_kube::{Error, ResourceExt};
 use serde_json::json;
 
-use super::follow;
-use crate::args::cluster::{ClusterArgs, ObjectKey};
+use super::{elsewhere, follow};
+use crate::args::cluster::ObjectKey;
 use crate::args::job::LogsArgs;
 use crate::cluster::{Asked, Cluster, JOB, LOG, POD, typed};
 use crate::output;
@@ -38,7 +37,7 @@ pub(super) async fn run(args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::within(&args.cluster, &args.namespace).await?;
     let key = args.job.within(&cluster.namespace);
     let job: TrainingJob = cluster.get(&Asked::one("get", JOB, &key.namespace, &key.name)).await?;
-    let (cluster, job) = where_it_runs(args, cluster, &key, job).await?;
+    let (cluster, job) = elsewhere::find(&args.cluster, &key, &job).await?.unwrap_or((cluster, job));
     let which = if args.all {
         Which::All
     } else {
@@ -51,27 +50,6 @@ pub(super) async fn run(args: &LogsArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     Ok(if reader.print(&job, &which).await? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// The cluster that has the pods of a job, and the job there. A job in another cluster has the same name there, and the
-/// user's rights there are those of the context with the name of the Cluster.
-async fn where_it_runs(
-    args: &LogsArgs,
-    cluster: Cluster,
-    key: &ObjectKey,
-    job: TrainingJob,
-) -> anyhow::Result<(Cluster, TrainingJob)> {
-    let placement = job.status.as_ref().and_then(|status| status.placement.as_ref());
-    let name = placement.map(|placement| placement.cluster.clone()).unwrap_or_default();
-    if name.is_empty() || name == HERE {
-        return Ok((cluster, job));
-    }
-    let there = ClusterArgs { context: Some(name.clone()), kubeconfig: args.cluster.kubeconfig.clone() };
-    let why =
-        || format!("{key} is in cluster {name}, whose logs are read with a context of that name in your kubeconfig");
-    let there = Cluster::of(&there).await.with_context(why)?;
-    let job = there.get(&Asked::one("get", JOB, &key.namespace, &key.name)).await.with_context(why)?;
-    Ok((there, job))
 }
 
 struct Reader<'a> {

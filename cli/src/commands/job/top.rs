@@ -14,7 +14,7 @@ use larder_kube::api::DynamicObject;
 use larder_kube::pod::{has_ended, node, requests::requests};
 use serde::Serialize;
 
-use super::follow;
+use super::{elsewhere, follow};
 use crate::args::job::TopArgs;
 use crate::cluster::{Asked, Cluster, JOB, POD, POD_METRICS, typed};
 use crate::output::{self, cell};
@@ -49,6 +49,14 @@ pub(super) async fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     let job: Option<TrainingJob> = match &key {
         Some(key) => Some(cluster.get(&Asked::one("get", JOB, &key.namespace, &key.name)).await?),
         None => None,
+    };
+    let there = match (&key, &job) {
+        (Some(key), Some(job)) => elsewhere::find(&args.cluster, key, job).await?,
+        _ => None,
+    };
+    let (cluster, job) = match there {
+        Some((there, copy)) => (there, Some(copy)),
+        None => (cluster.clone(), job),
     };
     let selector = key.as_ref().map_or(JOB_LABEL.to_owned(), |key| format!("{JOB_LABEL}={}", key.name));
     let mut used: BTreeMap<PodKey, [u64; 2]> = BTreeMap::new();

@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 
 use larder_api::ClusterReason;
 use larder_api::cluster::ClusterStatus;
-use larder_api::training_job::conditions::JobReason;
 use larder_kube::key::Meta;
 use serde_json::Value;
 
@@ -39,7 +38,8 @@ fn clusters(copies: Vec<RemoteJob>) -> Clusters {
     for name in ["west", "cloud"] {
         let meta = Meta { key: Key::cluster(name), uid: name.to_owned(), ..Meta::default() };
         clusters.objects.put(ClusterObject { meta, ..ClusterObject::default() });
-        let mut link = Link::new(1, "home", Millis(100_000));
+        let mut link = Link::new(1, Millis(100_000));
+        link.apply(Report::Home("home".to_owned()), Millis(100_000));
         let status = ClusterStatus { heartbeat: Some(time(NOW)), ..ClusterStatus::default() };
         link.apply(Report::Beat(Box::new(status), BTreeMap::new(), 3), Millis(100_000));
         link.apply(Report::All(if name == "west" { copies.clone() } else { Vec::new() }), Millis(100_000));
@@ -125,6 +125,18 @@ fn a_copy_of_another_job_and_one_that_begins_again_say_nothing_about_the_job() {
     let lie = clusters(vec![copy("u", json!({"phase": "Running"}))]);
     assert_eq!(written(&decided(&ended, &lie)), None);
     assert_eq!(written(&decided(&ended, &clusters(Vec::new()))), None);
+}
+
+#[test]
+fn the_pods_of_a_job_that_has_ended_are_counted_until_the_last_of_them_has_ended() {
+    let role = |active: u32| json!([{"name": "worker", "desired": 3, "active": active, "ready": 0, "done": 0}]);
+    let mut failed = in_west("Failed");
+    failed["roles"] = role(2);
+    let own = job(json!({}), failed);
+    let there = |phase: &str| clusters(vec![copy("u", json!({"phase": phase, "roles": role(0)}))]);
+    let status = written(&decided(&own, &there("Failed"))).unwrap();
+    assert_eq!((status.phase, status.roles[0].active), (Some(Phase::Failed), 0));
+    assert_eq!(written(&decided(&own, &there("Running"))), None);
 }
 
 // SEMANTICS: J19
@@ -229,6 +241,29 @@ fn the_terms_of_a_waiting_job_are_written_when_the_outcome_changes() {
     let next = |terms| written(&decide(&waiting, &clusters(Vec::new()), Some(&wait(terms)), None, NOW));
     assert_eq!(next(term(6, "full")), None);
     assert!(next(term(6, "does not answer")).is_some());
+}
+
+#[test]
+fn a_job_that_waits_for_room_is_not_written_whenever_another_begins_or_ends() {
+    let none = clusters(Vec::new());
+    let wait = |reason, why: &str| Choice::Wait { terms: Vec::new(), reason, why: why.to_owned() };
+    let used = |left: &str| wait(JobReason::QuotaUsed, &format!("queue vision has {left} left, needs 3 GPUs"));
+    let new = job(json!({}), json!({}));
+    let status = written(&decide(&new, &none, Some(&used("2 GPUs")), None, NOW)).unwrap();
+    let waiting = JobObject { status, ..new };
+    let next = |choice: &Choice, now: Seconds| decide(&waiting, &none, Some(choice), None, now);
+    assert_eq!(written(&next(&used("1 GPU"), NOW + 1000)), None, "the numbers alone have changed");
+    let full = wait(JobReason::NoCluster, "fits in none of its clusters now");
+    let outcome = next(&full, NOW + ROOM_NEWS_SECONDS - 1);
+    assert_eq!((written(&outcome), outcome.again_at), (None, Some(NOW + ROOM_NEWS_SECONDS)));
+    let status = written(&next(&full, NOW + ROOM_NEWS_SECONDS)).unwrap();
+    assert_eq!(status.conditions[0].reason, "NoCluster");
+    // Anything else is written at once.
+    let refused = wait(JobReason::QueueNotGranted, "the namespace team-a may not use the queue vision");
+    assert!(written(&next(&refused, NOW + 1)).is_some());
+    assert!(
+        written(&next(&wait(JobReason::QuotaUsed, "queue speech has 2 GPUs left, needs 3 GPUs"), NOW + 1)).is_some()
+    );
 }
 
 #[test]

@@ -320,6 +320,43 @@ fn a_pod_that_its_job_left_behind_is_not_deleted_again_at_every_round() {
     }
 }
 
+// SEMANTICS: J19
+#[test]
+fn a_copy_that_makes_no_steps_has_no_pods_after_its_lease() {
+    const CREATED: &str = "2033-05-18T03:33:20Z";
+    let labels = json!({"larder.dev/job": "train", "larder.dev/job-uid": "uid-train"});
+    let owner = json!([{"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "name": "train", "uid": "uid-train",
+        "controller": true}]);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []}, "status": {"phase": "Running"},
+        "metadata": {"namespace": "team-a", "name": "train-worker-0-1", "uid": "uid-pod", "labels": labels,
+            "ownerReferences": owner}});
+    assert_eq!(CREATED.parse::<k8s_openapi::jiff::Timestamp>().unwrap().as_second(), NOW.0);
+    let invalid = |copy: &mut Value| copy["spec"]["priority"] = "high".into();
+    let deleting = |copy: &mut Value| {
+        copy["metadata"]["deletionTimestamp"] = CREATED.into();
+        copy["metadata"]["finalizers"] = json!(["a.tenant/keeps-it"]);
+    };
+    for change in [invalid as fn(&mut Value), deleting] {
+        let mut state = state(2, 0);
+        state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod.clone())));
+        let mut copy = job("train");
+        copy["metadata"]["creationTimestamp"] = CREATED.into();
+        copy["metadata"]["labels"] = json!({"larder.dev/home": "hq_u", "larder.dev/home-job": "uid-home"});
+        copy["metadata"]["annotations"] =
+            json!({"larder.dev/home-read": NOW.0.to_string(), "larder.dev/fence-after": "60"});
+        change(&mut copy);
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, copy)));
+        let mut ended = |at: Seconds| {
+            let mut work = Vec::new();
+            let again_at = state.round(at, &String::new, &mut work);
+            (work.contains(&Work::OrphanedPod(Key::new("team-a", "train-worker-0-1"))), again_at)
+        };
+        let (is_ended, again_at) = ended(NOW);
+        assert!(!is_ended && again_at.is_some_and(|at| at <= NOW + 60), "{again_at:?}");
+        assert!(ended(NOW + 60).0);
+    }
+}
+
 #[test]
 fn answers_about_pods_of_jobs_that_are_gone_are_forgotten() {
     let mut state = state(2, 0);

@@ -10,6 +10,7 @@ use larder_api::ClusterReason;
 use larder_controller::clusters::link::{Connect, Lost};
 use larder_kube::Client;
 use larder_testkit::fake_api::{Cable, Mode};
+use larder_testkit::scaled;
 use serde_json::{Value, json};
 
 use super::super::World;
@@ -23,8 +24,9 @@ use super::{condition, job, phase, pods, waiting_for};
 pub(crate) struct Others(BTreeMap<String, (Api, Cable)>);
 
 impl Connect for Others {
-    fn connect<'a>(&'a self, secret: &'a str) -> BoxFuture<'a, Result<Client, Lost>> {
-        let found = self.0.get(secret).map(|(api, link)| Client::new(api.service_over(link), "default"));
+    fn connect<'a>(&'a self, secret: &'a str) -> BoxFuture<'a, Result<(Client, String), Lost>> {
+        let account = "system:serviceaccount:larder-system:home-hq".to_owned();
+        let found = self.0.get(secret).map(|(api, link)| (Client::new(api.service_over(link), "default"), account));
         let missing = || (ClusterReason::SecretMissing, format!("there is no Secret larder-system/{secret}"));
         std::future::ready(found.ok_or_else(missing)).boxed()
     }
@@ -259,6 +261,27 @@ async fn a_job_with_failover_starts_elsewhere_after_its_pods_have_ended_and_neve
 
 // SEMANTICS: J19
 #[tokio::test(start_paused = true)]
+async fn a_copy_that_is_made_invalid_over_there_has_ended_before_its_job_starts_elsewhere() {
+    let places = Places::new();
+    let twins = twins(&places);
+    places.fill_cloud(true).await;
+    places.submit("train", &["any"], json!({"failover": "2m"}));
+    places.home.until("it runs", |api| phase(api, "train") == "Running").await;
+    places.fill_cloud(false).await;
+    // A priority is that of a queue, and the job is in none.
+    places.west.api.change("trainingjobs", "team-a", "train", |copy| copy["spec"]["priority"] = "high".into());
+    places.west.until("it is invalid", |api| condition(api, "train", "Valid").0 == "False").await;
+    assert_eq!(pods(&places.west.api), ["train-worker-0-1"], "a job that runs goes on");
+    places.to_west.cut(true);
+    places.west.until("its pods have ended", |api| pods(api).is_empty()).await;
+    assert_eq!(placement(&places.home.api, "train")["cluster"], "west");
+    places.home.until("it runs elsewhere", |api| placement(api, "train")["cluster"] == "cloud").await;
+    places.cloud.until("it runs", |api| !pods(api).is_empty()).await;
+    assert_eq!(*twins.lock().unwrap(), BTreeSet::new());
+}
+
+// SEMANTICS: J19
+#[tokio::test(start_paused = true)]
 async fn a_home_that_has_just_begun_does_not_know_when_a_cluster_had_its_last_lease() {
     let mut places = Places::new();
     places.fill_cloud(true).await;
@@ -458,6 +481,40 @@ async fn a_queue_counts_what_runs_in_other_clusters() {
     home.until("there is quota", |api| phase(api, "near") == "Running").await;
 }
 
+/// How often clients have written jobs or their pods.
+fn writes(api: &Api) -> usize {
+    let is_of_jobs = |write: &&String| ["trainingjobs/", "pods/"].iter().any(|of| write.contains(of));
+    api.writes().iter().filter(is_of_jobs).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_runs_elsewhere_takes_few_writes_on_each_side_however_many_there_are() {
+    let places = Places::new();
+    let all = [&places.home, &places.west, &places.cloud];
+    for world in all {
+        set_fates(&world.api, &[]);
+        world.api.put("queues", queue("vision", 16));
+    }
+    for name in ["west", "cloud"] {
+        places.home.until("it is known", |api| reachable(api, name).0 == "True").await;
+    }
+    let jobs = scaled(100).min(1_000) as usize;
+    let names: Vec<String> = (0..jobs).map(|at| format!("job-{at:04}")).collect();
+    for name in &names {
+        places.submit(name, &["any"], json!({"queue": "vision"}));
+    }
+    // Those that end last are asked about first.
+    let all_ended = |api: &Api| names.iter().rev().all(|name| phase(api, name) == "Succeeded");
+    places.home.until("all have ended", all_ended).await;
+    // Statuses that were delayed are written.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let copies = [&places.west, &places.cloud].map(|world| world.api.list("trainingjobs").len());
+    assert!(copies.iter().sum::<usize>() == jobs && copies.iter().all(|of_one| *of_one > 0), "{copies:?}");
+    let [home, west, cloud] = all.map(|world| writes(&world.api));
+    assert!(home <= 6 * jobs, "{home} writes at home for {jobs} jobs");
+    assert!(west <= 6 * copies[0] && cloud <= 6 * copies[1], "{west} and {cloud} writes for {copies:?} copies");
+}
+
 // SEMANTICS: J20
 #[tokio::test(start_paused = true)]
 async fn a_cluster_that_lies_harms_no_job_of_others() {
@@ -465,7 +522,8 @@ async fn a_cluster_that_lies_harms_no_job_of_others() {
     places.submit("train", &["cloud"], json!({}));
     places.home.until("it runs", |api| phase(api, "train") == "Running").await;
     let uid = places.home.api.get("trainingjobs", "team-a", "train").unwrap()["metadata"]["uid"].clone();
-    let id = places.home.api.get("clusters", "", "west").unwrap()["metadata"]["uid"].clone();
+    let of_west = places.home.api.get("clusters", "", "west").unwrap()["metadata"]["uid"].clone();
+    let id = format!("hq_{}", of_west.as_str().unwrap());
     places.west.kill();
     let lie = |namespace: &str, name: &str, uid: &Value| {
         json!({
