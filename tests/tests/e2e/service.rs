@@ -292,6 +292,10 @@ fn readers_go_on_when_the_service_starts_again_on_a_full_disk() {
     service.read(0..5).join().unwrap();
     let mut filler = File::create(folder.join("filler")).unwrap();
     while filler.write_all(&[0; 4096]).is_ok() {}
+    // On another disk, as /run is.
+    let run_dir = service.lab.folder().join("run");
+    std::fs::create_dir(&run_dir).unwrap();
+    service.larderd.set_run_dirs(&[&run_dir]);
     for step in 1..=2 {
         service.larderd.kill();
         let reader = service.read(5 * step..5 * step + 5);
