@@ -16,7 +16,8 @@ use serde::Serialize;
 const WAITED_LEAST: f64 = 0.05;
 /// A hit ratio this far below the promised one has a reason of its own.
 const BELOW_PROMISE: f64 = 0.05;
-/// An origin of which half of the answers take this long is slow, in seconds.
+/// An origin of which half of the answers take longer than this is slow, in seconds. It is an end of a range of the
+/// histogram: an origin of 60 ms seems to take as long, and is far, not slow.
 const SLOW_ORIGIN: f64 = 0.25;
 /// Reads from other nodes that failed, and blocks that were not written, have decided about a pass only if they are
 /// more than this part of all.
@@ -440,7 +441,7 @@ impl Case<'_> {
 }
 
 fn is_slow(p50_seconds: f64) -> bool {
-    p50_seconds >= SLOW_ORIGIN
+    p50_seconds > SLOW_ORIGIN
 }
 
 fn retries(pass: &Pass, reason: &str) -> u64 {

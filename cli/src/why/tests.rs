@@ -260,6 +260,14 @@ fn reads_without_an_answer_wait_for_the_cause_of_the_running_pass_and_have_its_r
 }
 
 #[test]
+fn a_far_origin_is_not_taken_for_a_slow_one() {
+    let far = with(pass(1, 200.0, Cause::Origin), json!({"origin_p50_seconds": 0.25}));
+    let slow = with(pass(1, 200.0, Cause::Origin), json!({"origin_p50_seconds": 1.0}));
+    let reason = |pass| judge(dir(), &stats(std::slice::from_ref(&pass), json!({}))).reason;
+    assert!(reason(far) != Reason::OriginSlow && reason(slow) == Reason::OriginSlow);
+}
+
+#[test]
 fn a_mount_that_nobody_reads_is_judged_too() {
     let quiet = with(pass(1, 0.0, Cause::Origin), json!({"complete": false, "bytes": {"store": 0, "origin": 0}}));
     for passes in [&[][..], std::slice::from_ref(&quiet)] {

@@ -125,7 +125,17 @@ impl Lab {
         let lab = Self { home, west, link, server, shared, _networks: [runtime, in_west] };
         lab.join();
         lab.wait_until_west_is("True");
+        lab.wait_until_jobs_may_name_west();
         lab
+    }
+
+    /// The policy that refuses unknown Clusters hears of new ones later than the controller.
+    fn wait_until_jobs_may_name_west(&self) {
+        let cluster = &self.home.cluster;
+        let probe = cluster.note("probe.json");
+        std::fs::write(&probe, self.job("probe", 100, "true", &json!({"clusters": ["west"]})).to_string()).unwrap();
+        let apply = ["apply", "--dry-run=server", "-f", probe.to_str().unwrap()];
+        cluster.wait_for("jobs may name west", TIMEOUT, || cluster.kubectl(&apply).status.success());
     }
 
     /// Joins `west`, as its administrator and that of the home do.
