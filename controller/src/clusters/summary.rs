@@ -95,9 +95,10 @@ fn shapes(nodes: &[Amounts]) -> Vec<Shape> {
         .collect()
 }
 
-/// Whole CPUs and whole GiB.
+/// Whole CPUs and whole GiB, and tenths of few CPUs, of which pods may want most.
 fn whole(resource: &str, amount: u64) -> u64 {
     let unit = match resource {
+        "cpu" if amount < 8_000 => 100,
         "cpu" => 1_000,
         _ if amount >= GIB => GIB,
         _ => 1,
@@ -180,14 +181,15 @@ mod tests {
 
     #[test]
     fn nodes_that_are_alike_are_one_shape_and_many_shapes_are_rounded_down_to_few() {
-        let alike = shapes(&[node(4, 7_900), node(4, 7_100), node(1, 7_000)]);
+        let alike = shapes(&[node(4, 8_900), node(4, 8_100), node(1, 8_000)]);
         let written = |free: &BTreeMap<String, Quantity>| -> Vec<String> {
             free.iter().map(|(resource, amount)| format!("{resource} {}", amount.0)).collect()
         };
         let all: Vec<(u32, Vec<String>)> = alike.iter().map(|shape| (shape.nodes, written(&shape.free))).collect();
         let memory = (7 * GIB).to_string();
-        let of = |gpus: u32| vec!["cpu 7".to_owned(), format!("memory {memory}"), format!("nvidia.com/gpu {gpus}")];
+        let of = |gpus: u32| vec!["cpu 8".to_owned(), format!("memory {memory}"), format!("nvidia.com/gpu {gpus}")];
         assert_eq!(all, [(2, of(4)), (1, of(1))]);
+        assert_eq!([1_230, 90].map(|millis| whole("cpu", millis)), [1_200, 0]);
         // A thousand different nodes.
         let many: Vec<Amounts> = (1..=1000).map(|cpu| node(8, cpu * 1_000)).collect();
         let few = shapes(&many);

@@ -284,12 +284,12 @@ impl Lab {
         self.home.job(job)["status"]["placement"].clone()
     }
 
-    /// Runs a job in a cluster that leaves 100m of its CPUs to others, and the CPUs of jobs that have just ended.
+    /// Runs a job in a cluster that leaves 200m of its CPUs to others, and the CPUs of jobs that have just ended.
     pub(crate) fn fill(&self, cluster: &str) {
         let name = format!("fill-{cluster}");
         let free = millis(self.home.knows(cluster)["resources"]["cpu"]["free"].as_str().unwrap());
         let alone = json!({"clusters": [cluster]});
-        self.submit(&name, free.saturating_sub(100), "sleep 3600", &alone);
+        self.submit(&name, free.saturating_sub(200), "sleep 3600", &alone);
         self.wait_for_phase(&name, "Running");
     }
 }
