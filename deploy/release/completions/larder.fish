@@ -387,7 +387,7 @@ complete -c larder -n "__fish_larder_using_subcommand cluster; and __fish_seen_s
 complete -c larder -n "__fish_larder_using_subcommand cluster; and __fish_seen_subcommand_from describe" -l json -d 'Print JSON'
 complete -c larder -n "__fish_larder_using_subcommand cluster; and __fish_seen_subcommand_from describe" -s v -l verbose -d 'Log to standard error (LARDER_LOG=debug logs more)'
 complete -c larder -n "__fish_larder_using_subcommand cluster; and __fish_seen_subcommand_from describe" -s h -l help -d 'Print help'
-complete -c larder -n "__fish_larder_using_subcommand cluster; and __fish_seen_subcommand_from join" -l home -d 'The name of the home, for its account in the cluster' -r
+complete -c larder -n "__fish_larder_using_subcommand cluster; and __fish_seen_subcommand_from join" -l home -d 'The name of the home, for its account in the cluster: at most 26 characters, and another for each home' -r
 complete -c larder -n "__fish_larder_using_subcommand cluster; and __fish_seen_subcommand_from join" -l allow -d 'A namespace in which the home may run jobs; repeat it for more' -r
 complete -c larder -n "__fish_larder_using_subcommand cluster; and __fish_seen_subcommand_from join" -l server -d 'The URL of the cluster\'s API server, as the home reaches it. Default: the one in the kubeconfig' -r
 complete -c larder -n "__fish_larder_using_subcommand cluster; and __fish_seen_subcommand_from join" -l kubeconfig -d 'The kubeconfig file. Default: $KUBECONFIG, ~/.kube/config, or the pod\'s service account' -r -F
