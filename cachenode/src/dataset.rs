@@ -36,7 +36,7 @@ use crate::counters::{Source, StatsCounters, add, store_values};
 use crate::fetch::{FetchConfig, FetchError, Fetched, Fetcher, Tier};
 use crate::manifest_file::MappedManifest;
 use crate::ownership::{OwnedBlocks, all_sizes};
-use crate::passes::Passes;
+use crate::passes::{Cached, Moment, Passes};
 use crate::plan::command::Command;
 use crate::plan::{PageCache, PlanRefused, PlanSource, Planner};
 use crate::renewal::Renewal;
@@ -173,7 +173,7 @@ impl Dataset {
             runtime.clone(),
             config,
         ));
-        let passes = Passes::new(measured::now(), measured::cached(&manifest, &cache));
+        let passes = Passes::new(Moment::now(), Cached::of(manifest.totals().bytes, &cache));
         Ok(Arc::new(Self {
             warmer: Warmer::new(Arc::clone(&manifest), Arc::clone(&fetcher)),
             planner: Planner::new(Arc::clone(&manifest), Arc::clone(&fetcher)),

@@ -10,11 +10,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use larder_store::DatasetCache;
 use larder_telemetry::Durations;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::counters::Source;
+use crate::kept_listing::now_ns;
 use crate::stalls::{Cause, TimeByCause, known_causes};
 
 /// While programs have plans, a pass ends with the plans, and at the latest with so many times the bytes of the dataset:
@@ -109,6 +111,20 @@ pub(crate) struct Cached {
 pub(crate) struct Moment {
     pub(crate) at: Instant,
     pub(crate) unix_seconds: i64,
+}
+
+impl Cached {
+    /// What is cached now of a dataset of so many bytes.
+    pub(crate) fn of(dataset_bytes: u64, cache: &DatasetCache) -> Self {
+        let usage = cache.usage();
+        Self { dataset_bytes, capacity_bytes: usage.capacity_bytes, cached_bytes: usage.used_bytes }
+    }
+}
+
+impl Moment {
+    pub(crate) fn now() -> Self {
+        Self { at: Instant::now(), unix_seconds: now_ns() / 1_000_000_000 }
+    }
 }
 
 /// The last passes of a dataset.

@@ -148,8 +148,11 @@ impl Mounted {
     /// Unmounts, and waits until the last request is answered. If files are in use, the mount disappears from the tree
     /// immediately and ends when the last file is closed.
     pub fn unmount(self) -> Result<(), MountError> {
-        let Self { mut mount, session, path } = self;
-        mount.unmount().and_then(|()| session.wait()).map_err(|source| MountError::Unmount { path, source })
+        let Self { mount, session, path } = self;
+        unmount(&path, true)?;
+        let outcome = session.wait();
+        drop(mount);
+        outcome.map_err(|source| MountError::Unmount { path, source })
     }
 
     /// Waits until the mount is unmounted and no thread serves it. Blocks; do not call it on the runtime's threads.

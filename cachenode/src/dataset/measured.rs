@@ -5,15 +5,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use larder_origin::{Attempt, Scheme};
-use larder_store::DatasetCache;
 use larder_telemetry::{Sample, Value};
 use tokio::time::Instant;
 
 use super::Dataset;
 use crate::counters::{Source, add};
 use crate::history::PassRecord;
-use crate::kept_listing::{age_of, now_ns};
-use crate::manifest_file::MappedManifest;
+use crate::kept_listing::age_of;
 use crate::passes::{Cached, Counted, Moment, Pass};
 use crate::stalls::Cause;
 use crate::stats::{StallStats, TimesStats};
@@ -72,7 +70,7 @@ impl Dataset {
     /// `without_cpu`: for how long the threads that serve them had no CPU since the last call.
     pub(crate) fn look_at_readers(&self, without_cpu: Duration) -> Option<PassRecord> {
         self.stalls().look(without_cpu);
-        let ended = self.passes().look(now(), self.counted(), self.cached())?;
+        let ended = self.passes().look(Moment::now(), self.counted(), self.cached())?;
         add(&self.counters.passes, 1);
         Some(self.record(ended))
     }
@@ -80,7 +78,7 @@ impl Dataset {
     /// Ends the pass that is running, because the dataset is being closed.
     pub(crate) fn cut_pass(&self) -> Option<PassRecord> {
         self.stalls().look(Duration::ZERO);
-        let cut = self.passes().cut(now(), self.counted(), self.cached())?;
+        let cut = self.passes().cut(Moment::now(), self.counted(), self.cached())?;
         add(&self.counters.passes, cut.complete.into());
         Some(self.record(cut))
     }
@@ -93,14 +91,14 @@ impl Dataset {
             origin: summary.origin,
             snapshot: summary.snapshot,
             policy: self.cache.usage().policy.to_string(),
-            ended_unix_seconds: now().unix_seconds,
+            ended_unix_seconds: Moment::now().unix_seconds,
             pass,
         }
     }
 
     /// The last passes, and the one that is running.
     pub(super) fn all_passes(&self) -> Vec<Pass> {
-        self.passes().all(now(), &self.counted())
+        self.passes().all(Moment::now(), &self.counted())
     }
 
     /// The `stalls` section of `.larder/stats.json`.
@@ -149,21 +147,10 @@ impl Dataset {
     }
 
     fn cached(&self) -> Cached {
-        cached(&self.manifest, &self.cache)
+        Cached::of(self.manifest.totals().bytes, &self.cache)
     }
 
     fn scheme(&self) -> Scheme {
         self.fetcher.scheme()
     }
-}
-
-/// What is cached of a dataset.
-pub(super) fn cached(manifest: &MappedManifest, cache: &DatasetCache) -> Cached {
-    let usage = cache.usage();
-    let (capacity_bytes, cached_bytes) = (usage.capacity_bytes, usage.used_bytes);
-    Cached { dataset_bytes: manifest.totals().bytes, capacity_bytes, cached_bytes }
-}
-
-pub(super) fn now() -> Moment {
-    Moment { at: Instant::now(), unix_seconds: now_ns() / 1_000_000_000 }
 }
