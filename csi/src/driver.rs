@@ -45,6 +45,9 @@ use crate::volumes::Volumes;
 /// seconds later.
 const STOP_TIMEOUT: Duration = Duration::from_secs(115);
 
+/// For how long a larderd must stay in session before a stop leaves the connections to it: longer than its own stop takes.
+const STEADY: Duration = Duration::from_secs(8);
+
 /// How long a start waits for an earlier process to end.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -221,10 +224,18 @@ impl Driver {
         outcome
     }
 
-    /// Waits until larderd has all connections, since this process's descriptors close when it exits.
+    /// Waits until larderd has all connections and stays, since this process's descriptors close when it exits.
     async fn hand_over(&self) {
-        if !self.node.mounts.keeper.mounts().is_empty() {
-            let _ = self.node.mounts.keeper.session().wait_for(|session| session.settled).await;
+        if self.node.mounts.keeper.mounts().is_empty() {
+            return;
+        }
+        let mut session = self.node.mounts.keeper.session();
+        while session.wait_for(|session| session.settled).await.is_ok() {
+            // A larderd that stops as well, as in an upgrade of both, takes the connections along.
+            let breaks = session.wait_for(|session| !session.settled);
+            if tokio::time::timeout(STEADY, breaks).await.is_err() {
+                return;
+            }
         }
     }
 }

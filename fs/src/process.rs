@@ -85,10 +85,11 @@ pub async fn serve(flags: DaemonFlags, stop: CancellationToken) -> anyhow::Resul
         return Ok(());
     };
     let (daemon, watcher) = opened?;
-    let stopping = daemon.stopping().clone();
+    let leaving = Arc::clone(&daemon);
     tokio::spawn(async move {
         stop.cancelled().await;
-        stopping.cancel();
+        leaving.wait_for_keeper().await;
+        leaving.stopping().cancel();
     });
     if let Some(watcher) = watcher {
         tokio::spawn(watcher.run(daemon.stopping().clone()));

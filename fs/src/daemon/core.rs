@@ -30,6 +30,9 @@ use crate::mount::{MountConfig, MountError, detach, is_mounted};
 use crate::passthrough::Lender;
 use crate::pool::Pool;
 
+/// How long a stop waits for a keeper.
+const KEEPER_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// How long a stop waits for mounts that are being made, and for reads from connections that outlive this process. So
 /// long a mount waits for its predecessor at the same folder, too.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -122,6 +125,18 @@ impl Daemon {
     /// Cancelled when the daemon must stop.
     pub fn stopping(&self) -> &CancellationToken {
         self.node.stopping()
+    }
+
+    /// Waits, before a stop, for a keeper of the connections that were handed over, since this process's descriptors close
+    /// when it exits: larder-csi may be replaced at the same time. The kubelet kills the process 30 s after the stop began.
+    pub async fn wait_for_keeper(&self) {
+        if self.mounts.now().mounts.iter().any(|mount| mount.connection.is_some() && mount.own.is_none()) {
+            let mut keepers = self.keepers.subscribe();
+            let came = tokio::time::timeout(KEEPER_TIMEOUT, keepers.wait_for(|keepers| *keepers > 0)).await;
+            if came.is_err() {
+                warn!("stopping without a keeper: its mounts end");
+            }
+        }
     }
 
     /// Stops the daemon. Ends its own mounts and waits until readers have closed their open files, unless a restart of
