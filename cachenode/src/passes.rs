@@ -114,7 +114,7 @@ pub(crate) struct Moment {
 }
 
 impl Cached {
-    /// What is cached now of a dataset of so many bytes.
+    /// The present state of the cache of a dataset with so many bytes.
     pub(crate) fn of(dataset_bytes: u64, cache: &DatasetCache) -> Self {
         let usage = cache.usage();
         Self { dataset_bytes, capacity_bytes: usage.capacity_bytes, cached_bytes: usage.used_bytes }

@@ -28,8 +28,8 @@ pub(crate) const QUEUE_LABEL: &str = "test.larder.dev/queue";
 /// The PriorityClass of the jobs that preempt others.
 pub(crate) const PRODUCTION: &str = "production";
 
-/// Long enough even on a busy machine.
-// Longer than the five minutes after which kube-scheduler tries a pod again that no event has woken.
+/// Long enough even on a busy machine: longer than the five minutes after which kube-scheduler tries a pod again that no
+/// event has woken.
 const TIMEOUT: Duration = Duration::from_secs(400);
 const PAUSE: Duration = Duration::from_millis(100);
 

@@ -130,7 +130,10 @@ impl Daemon {
     /// Waits, before a stop, for a keeper of the connections that were handed over, since this process's descriptors close
     /// when it exits: larder-csi may be replaced at the same time. The kubelet kills the process 30 s after the stop began.
     pub async fn wait_for_keeper(&self) {
-        if self.mounts.now().mounts.iter().any(|mount| mount.connection.is_some() && mount.own.is_none()) {
+        // Offers are looked at before mounts, since an offer becomes a mount.
+        let is_offered = self.offers.now().iter().any(|offer| offer.connection.own.is_none());
+        let is_kept = |mount: &Arc<Mount>| mount.connection.is_some() && mount.own.is_none();
+        if is_offered || self.mounts.now().mounts.iter().any(is_kept) {
             let mut keepers = self.keepers.subscribe();
             let came = tokio::time::timeout(KEEPER_TIMEOUT, keepers.wait_for(|keepers| *keepers > 0)).await;
             if came.is_err() {

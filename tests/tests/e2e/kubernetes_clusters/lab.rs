@@ -129,7 +129,7 @@ impl Lab {
         lab
     }
 
-    /// The policy that refuses unknown Clusters hears of new ones later than the controller.
+    /// The policy that refuses unknown Clusters knows new ones later than the controller.
     fn wait_until_jobs_may_name_west(&self) {
         let cluster = &self.home.cluster;
         let probe = cluster.note("probe.json");
