@@ -30,7 +30,7 @@ use crate::controller::ControllerService;
 use crate::daemon::Daemon;
 use crate::datasets::Datasets;
 use crate::driver_name::DRIVER_NAME;
-use crate::fdkeeper::{FdKeeper, KeeperCounters};
+use crate::fdkeeper::{FdKeeper, KeeperCounters, KeeperError};
 use crate::identity::IdentityService;
 use crate::mounter::Mounter;
 use crate::node::{Given, Mounts, Node};
@@ -45,8 +45,8 @@ use crate::volumes::Volumes;
 /// seconds later.
 const STOP_TIMEOUT: Duration = Duration::from_secs(115);
 
-/// For how long a larderd must stay in session before a stop leaves the connections to it: longer than its own stop takes.
-const STEADY: Duration = Duration::from_secs(8);
+/// The pause before larderd is asked again whether this process may stop.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a start waits for an earlier process to end.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -224,17 +224,22 @@ impl Driver {
         outcome
     }
 
-    /// Waits until larderd has all connections and stays, since this process's descriptors close when it exits.
+    /// Waits until a larderd that stays has all connections, since this process's descriptors close when it exits.
     async fn hand_over(&self) {
-        if self.node.mounts.keeper.mounts().is_empty() {
+        let keeper = &self.node.mounts.keeper;
+        if keeper.mounts().is_empty() {
             return;
         }
-        let mut session = self.node.mounts.keeper.session();
+        let mut session = keeper.session();
         while session.wait_for(|session| session.settled).await.is_ok() {
-            // A larderd that stops as well, as in an upgrade of both, takes the connections along.
-            let breaks = session.wait_for(|session| !session.settled);
-            if tokio::time::timeout(STEADY, breaks).await.is_err() {
-                return;
+            match keeper.leave().await {
+                Ok(()) => return,
+                // As in an upgrade of both: the next larderd needs the connections.
+                Err(KeeperError::Refused { reason }) => {
+                    info!(reason, "larderd does not take the connections; waiting for the next one");
+                    let _ = session.wait_for(|session| !session.settled).await;
+                }
+                Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }
     }

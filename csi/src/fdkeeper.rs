@@ -118,6 +118,12 @@ impl FdKeeper {
         outcome
     }
 
+    /// Asks larderd whether this process may stop, which leaves the connections to it. An error if it stops, too, or is
+    /// gone.
+    pub async fn leave(&self) -> Result<(), KeeperError> {
+        self.ask(Request::Leave).await
+    }
+
     async fn ask(&self, request: impl FnOnce(Reply) -> Request) -> Result<(), KeeperError> {
         let (reply, answer) = oneshot::channel();
         match self.requests.try_send(request(reply)) {

@@ -2,7 +2,7 @@
 //!
 //! Its parts: [`DaemonConfig`] configures it; [`Daemon`] is a [`Node`](larder_cachenode::Node) with mounts (`core`);
 //! `mounts` owns the mounts; `service` answers gRPC; `handover` takes connections from the keeper and returns the ones
-//! that are held; `descriptor_store` keeps our own mounts while a service restarts; `offers` holds the connections that
+//! that are held; `keepers` says when either may stop; `descriptor_store` keeps our own mounts while a service restarts; `offers` holds the connections that
 //! are not served yet; `error` is the only place where an error becomes a gRPC code.
 //!
 //! Invariants: a mount is listed while the kernel may send it requests. Credentials are in memory only.
@@ -12,6 +12,7 @@ mod core;
 mod descriptor_store;
 mod error;
 mod handover;
+mod keepers;
 mod mounts;
 mod offers;
 mod service;
@@ -49,7 +50,7 @@ impl Daemon {
         tasks.spawn(starved::follow(Arc::clone(&self.node)));
         let daemon = Arc::clone(&self);
         let let_go = move || daemon.keep_what_is_here();
-        tasks.spawn(handover::without_keeper(self.keepers.subscribe(), let_go));
+        tasks.spawn(self.keepers.without_one(let_go));
         tasks.spawn(Arc::clone(&self).collect_manifests());
         tasks.spawn(Arc::clone(&self).follow_own_credentials());
         let mounts = self.mounts.clone();

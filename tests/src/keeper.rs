@@ -154,6 +154,13 @@ impl Keeper {
         self.offer(socket, &self.kept[&prepared.mount]).map_err(|error| error.to_string())?
     }
 
+    /// Asks whether it may stop. Returns the daemon's answer.
+    pub fn may_leave(&self) -> bool {
+        let socket = self.socket.as_ref().expect("connected");
+        socket.send(Message::Leave(v1::Leave { request: 1 }), &[]).unwrap();
+        matches!(socket.receive().unwrap(), Some((Message::Answer(answer), _)) if answer.error.is_empty())
+    }
+
     /// As if it were killed: it holds nothing any more, and its mounts stay.
     pub fn lose_everything(&mut self) {
         self.socket = None;

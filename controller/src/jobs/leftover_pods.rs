@@ -8,8 +8,10 @@ use larder_api::training_job::KeepPods;
 use crate::jobs::cluster_view::{ClusterView, pod_id};
 use crate::jobs::job_state::JobState;
 use crate::jobs::machine::loss::is_lost;
+use crate::jobs::machine::{PodId, Stage};
 use crate::jobs::objects::JobObject;
 use crate::jobs::queue::{LeftoverPod, Role};
+use crate::jobs::render::names;
 use crate::objects::JobPod;
 use crate::time::Earliest;
 use larder_kube::key::Key;
@@ -65,21 +67,30 @@ pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again
     leftover
 }
 
-/// The usage of jobs that were deleted while their pods were being created, by uid and role.
-pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> BTreeMap<String, Vec<LeftoverPod>> {
-    let gone = job_states.iter().filter(|(key, job_state)| !view.has(key, &job_state.uid));
-    let all = |(_, job_state): (&Key, &JobState)| {
-        let roles = job_state.profile.iter().flat_map(|profile| &profile.roles);
-        let of_role = |(at, (role, pods)): (usize, (&Role, u32))| LeftoverPod {
+/// The pods that are still being created for jobs that were deleted, as one for each role. Those that are there already
+/// are among [`pods`], like all pods of a job that was deleted.
+pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> Vec<LeftoverPod> {
+    let mut unmade = Vec::new();
+    for (key, job_state) in job_states.iter().filter(|(key, job_state)| !view.has(key, &job_state.uid)) {
+        let roles = job_state.profile.as_ref().map_or(&[][..], |profile| &profile.roles);
+        let is_there = |pod: PodId| {
+            let name = roles.get(pod.role).map(|role| names::pod(&key.name, &role.name, pod.index, pod.attempt));
+            let of_job = name.and_then(|name| view.pods.get(&Key::new(&key.namespace, &name))?.of_job.as_ref());
+            of_job.is_some_and(|of_job| of_job.uid == job_state.uid)
+        };
+        let slots = job_state.record.state.slots().filter(|(_, slot)| slot.stage == Stage::Placed);
+        let mut pods = vec![0; roles.len()];
+        for (pod, _) in slots.filter(|(pod, _)| pod.role < pods.len() && !is_there(*pod)) {
+            pods[pod.role] += 1;
+        }
+        unmade.extend(roles.iter().zip(pods).enumerate().map(|(at, (role, pods))| LeftoverPod {
             queue: job_state.queue.clone(),
-            requests: role.requests.times(u64::from(pods)),
+            requests: role.requests.times(pods),
             flavor: job_state.record.flavors.get(at).cloned().unwrap_or_default(),
             ..LeftoverPod::default()
-        };
-        let pods: Vec<LeftoverPod> = roles.zip(job_state.record.state.granted()).enumerate().map(of_role).collect();
-        (job_state.uid.clone(), pods)
-    };
-    gone.map(all).collect()
+        }));
+    }
+    unmade
 }
 
 /// True if a pod of a job is not going to terminate. A job without a known phase sleeps, because it has ended.

@@ -196,18 +196,17 @@ fn check_all<'a>(
 fn counted<'a>(
     view: &ClusterView<'_>,
     all: impl Iterator<Item = Counted<'a>>,
-    unmade: &'a BTreeMap<String, Vec<LeftoverPod>>,
+    unmade: &[LeftoverPod],
     again: &mut Earliest,
 ) -> (Vec<Job>, Vec<LeftoverPod>) {
     let mut jobs = Vec::new();
-    let mut by_uid: BTreeMap<&str, Accounting<'_>> =
-        unmade.keys().map(|uid| (uid.as_str(), Accounting::Counted)).collect();
+    let mut by_uid: BTreeMap<&str, Accounting<'_>> = BTreeMap::new();
     for Counted { uid, job, accounting } in all {
         by_uid.insert(uid, accounting);
         jobs.extend(job);
     }
     let mut leftover = leftover_pods::pods(view, &by_uid, again);
-    leftover.extend(unmade.values().flatten().cloned());
+    leftover.extend(unmade.iter().cloned());
     leftover.extend(view.elsewhere.iter().cloned());
     (jobs, leftover)
 }

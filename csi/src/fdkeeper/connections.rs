@@ -58,11 +58,14 @@ pub(crate) enum Request {
     Renew(Arc<Connection>, Reply),
     /// A mount has ended.
     Forget(MountId, Reply),
+    /// The keeper is to stop, if larderd stays.
+    Leave(Reply),
 }
 
 impl Request {
     pub(crate) fn into_reply(self) -> Reply {
-        let (Self::Offer(_, reply) | Self::Renew(_, reply) | Self::Forget(_, reply)) = self;
+        let (Self::Offer(_, reply) | Self::Renew(_, reply) | Self::Forget(_, reply) | Self::Leave(reply)) =
+            self;
         reply
     }
 }

@@ -45,6 +45,8 @@ enum Asked {
     New(Arc<Connection>, Reply),
     /// To renew or forget a connection, either for a requester or started by the keeper itself.
     Other(MountId, Option<Reply>),
+    /// To let the keeper stop.
+    Leave(Reply),
 }
 
 impl<'a> Session<'a> {
@@ -120,6 +122,7 @@ impl<'a> Session<'a> {
             Request::Offer(connection, reply) => self.offer(&connection, Asked::New(Arc::clone(&connection), reply)),
             Request::Renew(connection, reply) => self.renew(&connection, Some(reply)),
             Request::Forget(mount, reply) => self.forget(&mount, Some(reply)),
+            Request::Leave(reply) => self.leave(reply),
         }
     }
 
@@ -144,6 +147,15 @@ impl<'a> Session<'a> {
 
     fn forget(&mut self, mount: &MountId, reply: Option<Reply>) -> io::Result<()> {
         self.send(Asked::Other(mount.clone(), reply), &[], |number| Message::forget(number, mount.as_str()))
+    }
+
+    fn leave(&mut self, reply: Reply) -> io::Result<()> {
+        if self.version < 3 {
+            // An older larderd has no such request.
+            let _ = reply.send(Ok(()));
+            return Ok(());
+        }
+        self.send(Asked::Leave(reply), &[], |request| Message::Leave(v1::Leave { request }))
     }
 
     /// Sends the request with the next number. If sending fails, the requester receives the error when the session
@@ -187,7 +199,7 @@ impl<'a> Session<'a> {
                     self.connections.let_go(&connection);
                 }
             }
-            (Asked::Other(_, Some(reply)), _) => drop(reply.send(told)),
+            (Asked::Other(_, Some(reply)) | Asked::Leave(reply), _) => drop(reply.send(told)),
             // The keeper keeps the connection: pods wait for it, and larderd retries.
             (Asked::Again(mount), Err(reason)) => warn!(%mount, reason, "larderd cannot serve a mount that pods use"),
             (Asked::Other(mount, None), Err(reason)) => warn!(%mount, reason, "larderd refuses"),
@@ -198,7 +210,7 @@ impl<'a> Session<'a> {
     /// Sends the error to all requesters that wait for an answer.
     pub(crate) fn broke(self, error: &io::Error) {
         for asked in self.asked.into_values() {
-            let (Asked::New(_, reply) | Asked::Other(_, Some(reply))) = asked else { continue };
+            let (Asked::New(_, reply) | Asked::Other(_, Some(reply)) | Asked::Leave(reply)) = asked else { continue };
             let source = io::Error::new(error.kind(), error.to_string());
             let _ = reply.send(Err(KeeperError::Broken { source }));
         }
@@ -213,7 +225,7 @@ fn invalid(what: &'static str) -> io::Error {
 mod tests {
     use std::time::Duration;
 
-    use larder_daemon_api::handover::HoldsList;
+    use larder_daemon_api::handover::{HoldsList, VERSION};
     use tokio::sync::oneshot;
 
     use super::*;
@@ -249,7 +261,7 @@ mod tests {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
         rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
-        for version in 0..=2 {
+        for version in 0..=VERSION {
             let connections = Connections::new(vec![], 0, Arc::default()).unwrap();
             (0..MOUNTS).for_each(|number| connections.hold(&connection(&format!("{number:064x}"))));
             let (ours, larderd) = Socket::pair().unwrap();
@@ -269,7 +281,7 @@ mod tests {
                 Session::begin(&connections, ours).unwrap();
                 larderd.join().unwrap()
             });
-            assert_eq!((held, offered), ((version == 2).then_some(MOUNTS), MOUNTS), "version {version}");
+            assert_eq!((held, offered), ((version > 1).then_some(MOUNTS), MOUNTS), "version {version}");
         }
     }
 

@@ -48,6 +48,7 @@ struct State {
     trouble: Mutex<String>,
     answer: Mutex<Option<Answer>>,
     refuse_offers: AtomicBool,
+    is_stopping: AtomicBool,
     stop: Arc<AtomicBool>,
 }
 
@@ -184,6 +185,11 @@ impl FakeDaemon {
         self.state.refuse_offers.store(refuse, Ordering::Release);
     }
 
+    /// Lets no plugin leave from now on.
+    pub(crate) fn begin_stop(&self) {
+        self.state.is_stopping.store(true, Ordering::Release);
+    }
+
     pub(crate) fn offered(&self) -> Vec<Connection> {
         self.state.offered.lock().unwrap().clone()
     }
@@ -263,6 +269,10 @@ impl State {
                         served.connection.dataset.as_mut().unwrap().credentials = renew.credentials;
                     }
                     self.answer(socket, renew.request, Ok(()));
+                }
+                Ok(Some((Message::Leave(Leave { request }), _))) if !self.older => {
+                    let is_stopping = self.is_stopping.load(Ordering::Acquire);
+                    self.answer(socket, request, if is_stopping { Err("larderd is stopping".to_owned()) } else { Ok(()) });
                 }
                 Ok(None) | Err(_) => return,
                 Ok(Some(other)) => panic!("{other:?}"),

@@ -147,6 +147,28 @@ async fn a_plugin_that_stops_while_larderd_restarts_hands_its_connections_over_f
     rig.assert_clean();
 }
 
+// SEMANTICS: K2
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_stops_with_larderd_stays_until_the_next_larderd_has_its_connections() {
+    let mut rig = Rig::new();
+    let target = rig.target("a");
+    let mut plugin = Plugin::start(&rig, &[]);
+    plugin.ready().await;
+    NodeClient::new(plugin.channel()).node_publish_volume(plain("v", &target)).await.unwrap();
+    rig.fake.begin_stop();
+    plugin.signal(Signal::TERM);
+    until("larderd says that it stops", || plugin.log().contains("waiting for the next one")).await;
+    rig.fake.kill();
+    rig.fake.restart();
+    assert!(plugin.ended().await.success(), "{}", plugin.log());
+    assert_eq!(rig.fake.served(), [mount_of(SOURCE)]);
+    assert_eq!(list(&target).await.unwrap(), 0);
+    let mut plugin = Plugin::start(&rig, &[]);
+    plugin.ready().await;
+    plugin.unpublish("v", &target).await;
+    rig.assert_clean();
+}
+
 // SEMANTICS: K4
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_any_moment_it_leaves_nothing_that_unpublish_does_not_clean() {

@@ -26,7 +26,7 @@ pub use crate::v1::handover::Message;
 use crate::v1::{Answer, Forget, Handover, HeldEnd, Holds};
 
 /// The version of the protocol. A daemon announces it at the end of its list.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The largest packet in bytes. An INIT request has about a hundred bytes, credentials at most a few kilobytes.
 const PACKET_BYTES: usize = 64 << 10;

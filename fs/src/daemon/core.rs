@@ -15,13 +15,13 @@ use larder_daemon_api::v1;
 use larder_dataset::Chain;
 use larder_telemetry::TRACE_TARGET;
 use larder_telemetry::admin::AdminAddress;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, info, trace_span, warn};
 
 use super::convert;
 use super::descriptor_store::{DescriptorStore, LeftMount};
 use super::error::DaemonError;
+use super::keepers::Keepers;
 use super::mounts::{Connection, Mount, Mounts};
 use super::offers::{Offer, Offers};
 use crate::connection::ServeConfig;
@@ -29,9 +29,6 @@ use crate::fuse::BACKGROUND_MOST;
 use crate::mount::{MountConfig, MountError, detach, is_mounted};
 use crate::passthrough::Lender;
 use crate::pool::Pool;
-
-/// How long a stop waits for a keeper.
-const KEEPER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a stop waits for mounts that are being made, and for reads from connections that outlive this process. So
 /// long a mount waits for its predecessor at the same folder, too.
@@ -85,8 +82,7 @@ pub struct Daemon {
     pub(super) store: Option<Arc<DescriptorStore>>,
     pub(super) stop_when_idle: bool,
     pub(super) started: Instant,
-    /// The number of connected keepers. A newer keeper replaces an older one.
-    pub(super) keepers: watch::Sender<usize>,
+    pub(super) keepers: Keepers,
     /// The number of volumes that were refused because of a quota.
     pub(super) quota_refusals: AtomicU64,
 }
@@ -112,7 +108,7 @@ impl Daemon {
             store,
             stop_when_idle,
             started: Instant::now(),
-            keepers: watch::Sender::new(0),
+            keepers: Keepers::default(),
             quota_refusals: AtomicU64::new(0),
         }))
     }
@@ -128,18 +124,16 @@ impl Daemon {
     }
 
     /// Waits, before a stop, for a keeper of the connections that were handed over, since this process's descriptors close
-    /// when it exits: larder-csi may be replaced at the same time. The kubelet kills the process 30 s after the stop began.
+    /// when it exits: larder-csi may be replaced at the same time.
     pub async fn wait_for_keeper(&self) {
         // Offers are looked at before mounts, since an offer becomes a mount.
         let is_offered = self.offers.now().iter().any(|offer| offer.connection.own.is_none());
         let is_kept = |mount: &Arc<Mount>| mount.connection.is_some() && mount.own.is_none();
-        if is_offered || self.mounts.now().mounts.iter().any(is_kept) {
-            let mut keepers = self.keepers.subscribe();
-            let came = tokio::time::timeout(KEEPER_TIMEOUT, keepers.wait_for(|keepers| *keepers > 0)).await;
-            if came.is_err() {
-                warn!("stopping without a keeper: its mounts end");
-            }
+        let is_needed = is_offered || self.mounts.now().mounts.iter().any(is_kept);
+        if is_needed && !self.keepers.stop_beside_one().await {
+            warn!("stopping without a keeper: its mounts end");
         }
+        self.keepers.stop();
     }
 
     /// Stops the daemon. Ends its own mounts and waits until readers have closed their open files, unless a restart of

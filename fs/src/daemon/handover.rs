@@ -15,16 +15,11 @@ use larder_daemon_api::handover::{HoldsList, Listener, Message, Socket};
 use larder_daemon_api::v1;
 use larder_dataset::Chain;
 use rustix::io::Errno;
-use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::convert;
 use super::core::Daemon;
 use super::error::DaemonError;
-
-/// How long the daemon keeps datasets for a keeper that is not connected. A plugin that is replaced returns within
-/// seconds.
-const KEEPER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The pause before a keeper that could not be taken for want of descriptors, memory or threads is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -69,12 +64,10 @@ fn accept(daemon: &Arc<Daemon>, keeper: &CurrentKeeper, listener: &Listener) -> 
         let start = || {
             let (daemon, talking) = (Arc::clone(daemon), Arc::clone(&socket));
             let talk = move || {
-                daemon.keepers.send_modify(|count| *count += 1);
                 match talk(&daemon, &talking) {
                     Ok(()) => info!("keeper disconnected; its mounts are still served"),
                     Err(error) => warn!(%error, "keeper disconnected; its mounts are still served"),
                 }
-                daemon.keepers.send_modify(|count| *count -= 1);
             };
             std::thread::Builder::new().name("keeper".to_owned()).spawn(talk)
         };
@@ -110,29 +103,8 @@ fn passes(error: &std::io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| passing.contains(&errno))
 }
 
-/// Calls `let_go` when no keeper has been connected for a while. A connection that this daemon does not have ended with
-/// its keeper, so its dataset need not be kept. Returns with the daemon.
-pub(super) async fn without_keeper(
-    mut keepers: watch::Receiver<usize>,
-    let_go: impl Fn() + Clone + Send + 'static,
-) -> anyhow::Result<()> {
-    while keepers.wait_for(|&count| count == 0).await.is_ok() {
-        let back = async { keepers.wait_for(|&count| count > 0).await.is_ok() };
-        let is_back = match tokio::time::timeout(KEEPER_TIMEOUT, back).await {
-            Ok(is_back) => is_back,
-            Err(_) => {
-                tokio::task::spawn_blocking(let_go.clone()).await?;
-                keepers.wait_for(|&count| count > 0).await.is_ok()
-            }
-        };
-        if !is_back {
-            break;
-        }
-    }
-    Ok(())
-}
-
 fn talk(daemon: &Arc<Daemon>, socket: &Arc<Socket>) -> std::io::Result<()> {
+    let mut keeper = daemon.keepers.enter();
     socket.set_send_timeout(Some(SEND_TIMEOUT))?;
     return_held(daemon, socket)?;
     socket.send(Message::held_end(), &[])?;
@@ -167,6 +139,9 @@ fn talk(daemon: &Arc<Daemon>, socket: &Arc<Socket>) -> std::io::Result<()> {
                 daemon.forget(&mount);
                 answer(socket, request, Ok(()))?;
             }
+            (Message::Leave(v1::Leave { request }), _) => {
+                answer(socket, request, if keeper.leave() { Ok(()) } else { Err(DaemonError::Stopping) })?;
+            }
             (
                 Message::Held(_)
                 | Message::HeldEnd(_)
@@ -176,11 +151,8 @@ fn talk(daemon: &Arc<Daemon>, socket: &Arc<Socket>) -> std::io::Result<()> {
                 | Message::Lent(_),
                 _,
             ) => {
-                return Err(std::io::Error::new(
-                    std::io::ErrorKind::InvalidData,
-                    "the keeper sent an unexpected \
-                message",
-                ));
+                let what = "the keeper sent an unexpected message";
+                return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
             }
         }
     }
@@ -215,8 +187,6 @@ fn return_held(daemon: &Daemon, socket: &Socket) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
     use super::*;
 
     // SEMANTICS: K1
@@ -235,32 +205,5 @@ mod tests {
         assert_eq!(after(&[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::MFILE]), (Ok(()), 6));
         assert_eq!(after(&[Errno::AGAIN, Errno::INTR, Errno::CONNABORTED]), (Ok(()), 4));
         assert_eq!(after(&[Errno::MFILE, Errno::BADF]), (Err(Some(Errno::BADF)), 2));
-    }
-
-    // SEMANTICS: C10
-    #[tokio::test(start_paused = true)]
-    async fn datasets_are_kept_for_a_keeper_that_is_away_for_less_than_a_minute() {
-        let (keepers, calls) = (watch::Sender::new(0), Arc::new(AtomicU32::new(0)));
-        let counted = Arc::clone(&calls);
-        let let_go = move || {
-            counted.fetch_add(1, Ordering::Relaxed);
-        };
-        let task = tokio::spawn(without_keeper(keepers.subscribe(), let_go));
-        let calls_after = async |seconds| {
-            tokio::time::sleep(Duration::from_secs(seconds)).await;
-            calls.load(Ordering::Relaxed)
-        };
-        assert_eq!(calls_after(59).await, 0, "it may still come");
-        keepers.send_replace(1);
-        assert_eq!(calls_after(3600).await, 0, "it is there");
-        keepers.send_replace(0);
-        assert_eq!(calls_after(59).await, 0, "it may come back");
-        assert_eq!(calls_after(3600).await, 1, "it did not");
-        keepers.send_replace(1);
-        assert_eq!(calls_after(1).await, 1);
-        keepers.send_replace(0);
-        assert_eq!(calls_after(3600).await, 2, "nor did the next");
-        drop(keepers);
-        task.await.unwrap().unwrap();
     }
 }

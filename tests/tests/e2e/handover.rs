@@ -191,6 +191,29 @@ fn a_mount_that_ends_before_it_is_served_leaves_nothing_behind() {
     wait_until("neither holds the connection", || larderd.connections() + plugin.connections() == 0);
 }
 
+// SEMANTICS: K2
+#[test]
+fn a_larderd_that_stops_after_its_keeper_has_left_waits_for_the_next() {
+    let lab = lab();
+    let mut larderd = Larderd::start(&lab, "alone", &[]);
+    let mut keeper = Keeper::new(larderd.run_dir());
+    let (dirs, _) = two_mounts(&lab, &larderd, &mut keeper);
+    assert!(keeper.may_leave());
+    keeper.lose_everything();
+    std::thread::scope(|scope| {
+        let stop = scope.spawn(|| larderd.terminate());
+        std::thread::sleep(Duration::from_millis(500));
+        read_soon(&dirs[0], DATASETS[0], 0);
+        assert!(!stop.is_finished());
+        assert_eq!(keeper.connect().len(), 2);
+    });
+    larderd.restart();
+    assert_eq!(keeper.connect(), [] as [String; 0]);
+    for (dir, dataset) in dirs.iter().zip(DATASETS) {
+        read_soon(dir, dataset, 1);
+    }
+}
+
 #[test]
 fn a_keeper_of_the_first_version_of_the_protocol_is_served() {
     let lab = lab();

@@ -133,6 +133,42 @@ fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_that_end
     assert_eq!((is_in(&state, "first"), is_in(&state, "second")), (None, Some(Phase::Starting)));
 }
 
+// SEMANTICS: J3
+#[test]
+fn pods_of_a_job_that_is_deleted_while_they_are_being_ended_use_quota_until_they_are_gone() {
+    let mut state = state(2, 0);
+    let queue = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "red", "uid": "uid-red"},
+        "spec": {"namespaces": ["team-a"], "quota": {"nvidia.com/gpu": {"nominal": 1}}}});
+    state.apply(News::Changed(Kind::JobQueue, read(Kind::JobQueue, queue)));
+    let submit = |state: &mut State, name: &str, suspend: bool| {
+        let mut job = job(name);
+        (job["spec"]["queue"], job["spec"]["suspend"]) = ("red".into(), suspend.into());
+        state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, job)));
+        look(state, NOW);
+        accept(state);
+        look(state, NOW).0
+    };
+    let writes = submit(&mut state, "first", false);
+    let pod = writes.iter().find_map(|write| match &write.change {
+        Change::Make(pod) if write.kind == Kind::Pod => Some(pod.clone()),
+        _ => None,
+    });
+    let mut pod = pod.expect("its pod");
+    (pod["metadata"]["uid"], pod["status"]) = ("uid-pod".into(), json!({"phase": "Running"}));
+    state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
+    state.jobs.job_states.values_mut().for_each(|job_state| _ = job_state.begin());
+    state.jobs.job_states.values_mut().for_each(|job_state| job_state.end(true, true, None, NOW));
+    // The pod is being deleted, and then the job is, too.
+    let is_deletion = |write: &Write| write.kind == Kind::Pod && matches!(write.change, Change::Delete(_));
+    assert!(submit(&mut state, "first", true).iter().any(is_deletion));
+    state.apply(News::Gone(Kind::TrainingJob, Key::new("team-a", "first"), 2));
+    submit(&mut state, "second", false);
+    assert_eq!(phases(&state, Phase::Starting), 0, "the pod of the first job runs");
+    state.apply(News::Gone(Kind::Pod, Key::new("team-a", "first-worker-0-1"), 3));
+    look(&mut state, NOW);
+    assert_eq!(phases(&state, Phase::Starting), 1);
+}
+
 // SEMANTICS: J3, J26
 #[test]
 fn a_pod_that_is_to_end_before_its_release_is_visible_uses_quota_until_it_is_gone() {

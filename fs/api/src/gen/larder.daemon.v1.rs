@@ -382,7 +382,7 @@ pub struct PinCacheResponse {}
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Handover {
-    #[prost(oneof = "handover::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "handover::Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub message: ::core::option::Option<handover::Message>,
 }
 /// Nested message and enum types in `Handover`.
@@ -408,6 +408,8 @@ pub mod handover {
         Lend(super::Lend),
         #[prost(message, tag = "9")]
         Lent(super::Lent),
+        #[prost(message, tag = "10")]
+        Leave(super::Leave),
     }
 }
 /// A FUSE connection, with everything that is needed to serve it again.
@@ -431,7 +433,8 @@ pub struct Connection {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeldEnd {
     /// The daemon's version of this protocol. 0: it answers one request after the other, in their order and without their
-    /// numbers, and knows neither `holds` nor `renew`. 1: a list of `holds` is one packet. 2: as described here.
+    /// numbers, and knows neither `holds` nor `renew`. 1: a list of `holds` is one packet. 2: it does not know `leave`. 3: as
+    /// described here.
     #[prost(uint32, tag = "1")]
     pub version: u32,
 }
@@ -465,6 +468,14 @@ pub struct Forget {
     #[prost(string, tag = "1")]
     pub mount: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
+    pub request: u64,
+}
+/// The keeper is to stop. The answer is an error if the daemon stops, too: the keeper then stays until the next daemon has the
+/// connections. Otherwise the daemon waits for the next keeper before it stops.
+#[allow(clippy::all)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Leave {
+    #[prost(uint64, tag = "1")]
     pub request: u64,
 }
 #[allow(clippy::all)]
