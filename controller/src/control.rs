@@ -303,6 +303,7 @@ impl Control {
             Work::CacheQuota(name) => self.state.quota_status(name, self.seconds()).into_iter().collect(),
             Work::Workload(key) => self.plan_workload(key, now),
             Work::Abandoned(key) => self.state.abandoned(key, self.seconds()).into_iter().collect(),
+            Work::Moved(key) => self.plan_moved(key, now),
             Work::OrphanedPod(key) => self.state.orphaned_pod(key, self.seconds()).into_iter().collect(),
             Work::QueuedPod(key) => self.state.queued_pod(key).into_iter().collect(),
             Work::AdmissionCheck(name) => {
@@ -516,6 +517,7 @@ impl Control {
             | Work::Dataset(key)
             | Work::Workload(key)
             | Work::Abandoned(key)
+            | Work::Moved(key)
             | Work::OrphanedPod(key)
             | Work::QueuedPod(key)
             | Work::Elsewhere(key) => Some(key.namespace.clone()),

@@ -32,6 +32,7 @@ mod deletions;
 mod events_sent;
 mod job_pods;
 mod jobs;
+mod moved;
 mod news;
 mod promises;
 mod quota_use;

@@ -25,6 +25,8 @@ pub enum Work {
     Workload(Key),
     /// A Workload of Kueue whose TrainingJob was deleted.
     Abandoned(Key),
+    /// A TrainingJob that MultiKueue moves.
+    Moved(Key),
     /// A pod that no step of a TrainingJob ends.
     OrphanedPod(Key),
     /// A pod of another program in a queue, about which something was decided.
@@ -57,6 +59,7 @@ impl Work {
             | Self::Orphans(_)
             | Self::Workload(_)
             | Self::Abandoned(_)
+            | Self::Moved(_)
             | Self::OrphanedPod(_)
             | Self::QueuedPod(_)
             | Self::Job(_)
@@ -104,7 +107,7 @@ impl Queue {
         match self.at.get(&work) {
             Some(before) if *before <= at => return,
             // Each round adds it again, which hastens nothing after a failure.
-            Some(_) if matches!(work, Work::Abandoned(_)) && self.failures.contains_key(&work) => return,
+            Some(_) if self.failures.contains_key(&work) && matches!(work, Work::Abandoned(_) | Work::Moved(_)) => return,
             Some(before) => {
                 self.due.remove(&(*before, work.clone()));
             }

@@ -51,9 +51,11 @@
 
 pub mod decide;
 pub mod messages;
+pub mod moved;
 pub mod names;
 pub mod places;
 pub mod priority;
+mod prebuilt;
 mod slices;
 mod status;
 mod usage;

@@ -196,6 +196,7 @@ impl State {
         work.extend(orphans.difference(&self.jobs.orphans).cloned().map(Work::OrphanedPod));
         self.jobs.orphans = orphans;
         self.choose_clusters(now, work);
+        work.extend(self.moved_jobs());
         again_at
     }
 
@@ -271,7 +272,7 @@ impl State {
         let job = self.jobs.jobs.get(&job_key).filter(|job| job.meta.uid == owner.uid);
         let is_kept = |job: &JobObject| {
             let is_queued = |job: &CheckedJob| matches!(job.queueing, Queueing::Kueue(_));
-            job.is_of_others || !job.meta.deleting && job.job.as_ref().map_or(true, is_queued)
+            job.is_of_others && !job.is_of_multikueue || !job.meta.deleting && job.job.as_ref().map_or(true, is_queued)
         };
         if job.is_some_and(is_kept) {
             return None;

@@ -168,7 +168,7 @@ impl State {
                     since: workload.reserved.unwrap_or_default(),
                     pods: set.count,
                     places,
-                    gpus: set.gpus,
+                    gpus: set.requests.has_gpus(),
                 });
             }
         }
