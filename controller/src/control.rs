@@ -304,11 +304,12 @@ impl Control {
             Work::Workload(key) => self.plan_workload(key, now),
             Work::Abandoned(key) => self.state.abandoned(key, self.seconds()).into_iter().collect(),
             Work::Moved(key) => self.plan_moved(key, now),
+            Work::Nomination(key) => self.state.nomination(key).into_iter().collect(),
             Work::OrphanedPod(key) => self.state.orphaned_pod(key, self.seconds()).into_iter().collect(),
             Work::QueuedPod(key) => self.state.queued_pod(key).into_iter().collect(),
             Work::AdmissionCheck(name) => {
                 let version = self.state.kueue.version;
-                let check = self.state.kueue.checks.get(&Key::cluster(name));
+                let check = self.state.kueue.data_check(name);
                 check.and_then(|check| check::activate(check, version, self.seconds())).into_iter().collect()
             }
             Work::Promises(node) => {
@@ -518,6 +519,7 @@ impl Control {
             | Work::Workload(key)
             | Work::Abandoned(key)
             | Work::Moved(key)
+            | Work::Nomination(key)
             | Work::OrphanedPod(key)
             | Work::QueuedPod(key)
             | Work::Elsewhere(key) => Some(key.namespace.clone()),

@@ -34,6 +34,7 @@ mod job_pods;
 mod jobs;
 mod moved;
 mod news;
+mod nominations;
 mod promises;
 mod quota_use;
 mod quotas;

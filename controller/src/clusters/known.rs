@@ -41,6 +41,9 @@ pub struct Clusters {
     pub needs: BTreeMap<Key, Needs>,
     /// Where jobs are to be placed, or why they wait.
     pub choices: BTreeMap<Key, Choice>,
+    /// The clusters that are nominated for the Workloads that MultiKueue is to move, and for which others are nominated by
+    /// now.
+    pub nominations: BTreeMap<Key, Vec<String>>,
     /// Since when jobs wait because another home has a job of their name in a cluster.
     pub collisions: BTreeMap<Key, Millis>,
     /// The jobs, by uid, that this process has decided to take from a cluster. The cluster gets no newer lease before

@@ -41,6 +41,10 @@ pub struct Workload {
     pub reserved: Option<Seconds>,
     /// The states of all its checks.
     pub checks: Vec<CheckState>,
+    /// The clusters that are nominated for it.
+    pub nominated: Vec<String>,
+    /// MultiKueue has moved it to a cluster.
+    pub is_moved: bool,
     pub pod_sets: Vec<PodSet>,
     /// The reduced Workload for its TrainingJob.
     pub of_job: Option<Box<JobWorkload>>,
@@ -241,6 +245,8 @@ struct Status {
     conditions: Vec<Value>,
     admission: Admission,
     admission_checks: Vec<CheckState>,
+    nominated_cluster_names: Vec<String>,
+    cluster_name: Option<String>,
     reclaimable_pods: Vec<Reclaimable>,
     requeue_state: Requeue,
     accumulated_past_exexcution_time_seconds: i64,
@@ -326,6 +332,8 @@ pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error>
     Ok(Some(Workload {
         reserved: reserved.as_ref().map(since),
         checks: status.admission_checks,
+        nominated: status.nominated_cluster_names,
+        is_moved: status.cluster_name.is_some_and(|cluster| !cluster.is_empty()),
         pod_sets,
         of_job: of_job.map(Box::new),
         meta,

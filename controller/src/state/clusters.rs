@@ -149,7 +149,7 @@ impl State {
         Some(Needs { of, profile })
     }
 
-    fn roles(&self, object: &JobObject) -> Option<&[Role]> {
+    pub(super) fn roles(&self, object: &JobObject) -> Option<&[Role]> {
         Some(&self.clusters.needs.get(&object.meta.key)?.profile.as_ref().ok()?.roles)
     }
 
@@ -179,7 +179,7 @@ impl State {
 
     /// The clusters with the room that the jobs there leave. Jobs whose pods are not there yet are not in the
     /// description of their cluster.
-    fn candidates(&self, now: Seconds) -> Vec<Candidate> {
+    pub(super) fn candidates(&self, now: Seconds) -> Vec<Candidate> {
         let candidate = |object: &ClusterObject| {
             let name = object.meta.key.name.as_str();
             let link = self.clusters.links.get(name);

@@ -197,7 +197,8 @@ impl State {
         self.jobs.orphans = orphans;
         self.choose_clusters(now, work);
         work.extend(self.moved_jobs());
-        again_at
+        let nominated_at = self.nominate_clusters(now, work);
+        again_at.into_iter().chain(nominated_at).min()
     }
 
     /// The sweep that a job is, or is a trial of.

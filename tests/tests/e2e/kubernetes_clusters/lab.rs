@@ -152,6 +152,19 @@ impl Lab {
         format!("https://{}", self.link.address())
     }
 
+    /// A kubeconfig by which the home reaches `west` with this token. MultiKueue takes none without the authority.
+    pub(crate) fn west_kubeconfig(&self, token: &str) -> Value {
+        let text = std::fs::read_to_string(self.west.cluster.kubeconfig()).unwrap();
+        let admin: Value = serde_yaml_ng::from_str(&text).unwrap();
+        let authority = &admin["clusters"][0]["cluster"]["certificate-authority-data"];
+        assert!(authority.is_string(), "the kubeconfig of a cluster has its authority in itself");
+        let cluster = json!({"server": self.west_server(), "certificate-authority-data": authority});
+        json!({"apiVersion": "v1", "kind": "Config", "current-context": "west",
+            "clusters": [{"name": "west", "cluster": cluster}],
+            "users": [{"name": "west", "user": {"token": token}}],
+            "contexts": [{"name": "west", "context": {"cluster": "west", "user": "west"}}]})
+    }
+
     /// Whether the home says that it reaches `west`.
     fn reachable(&self) -> String {
         let conditions = self.home.knows("west")["conditions"].clone();
