@@ -318,7 +318,12 @@ pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error>
         replaces,
         active: spec.active != Some(false),
         asked: spec.pod_sets.iter().map(|set| (set.name.clone(), set.count)).collect(),
-        requests: spec.pod_sets.iter().zip(&pod_sets).map(|(set, of)| (set.name.clone(), of.requests.clone())).collect(),
+        requests: spec
+            .pod_sets
+            .iter()
+            .zip(&pod_sets)
+            .map(|(set, of)| (set.name.clone(), of.requests.clone()))
+            .collect(),
         conditions: status.conditions.clone(),
         cluster_queue,
         assigned: assigned.clone(),

@@ -80,13 +80,8 @@ pub enum KueueKind {
 
 impl KueueKind {
     /// All kinds.
-    pub const ALL: [Self; 5] = [
-        Self::Workload,
-        Self::AdmissionCheck,
-        Self::ResourceFlavor,
-        Self::PriorityClass,
-        Self::MultiKueueConfig,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Workload, Self::AdmissionCheck, Self::ResourceFlavor, Self::PriorityClass, Self::MultiKueueConfig];
 }
 
 /// A version of Kueue's API that the controller supports.

@@ -42,7 +42,8 @@ pub(super) fn admitted_places(
     profile: &Profile,
 ) -> Option<Vec<Place>> {
     let (name, workloads) = (object.workload(), workloads(view, object));
-    let places = decide::admitted_places((&name, &object.meta.uid), job, &workloads, &profile.pods, &view.kueue.flavors);
+    let places =
+        decide::admitted_places((&name, &object.meta.uid), job, &workloads, &profile.pods, &view.kueue.flavors);
     places.filter(|_| view.kueue.presence.is_there())
 }
 

@@ -152,17 +152,13 @@ impl Lab {
         format!("https://{}", self.link.address())
     }
 
-    /// A kubeconfig by which the home reaches `west` with this token. MultiKueue takes none without the authority.
+    /// The kubeconfig by which the home reaches `west`, with another token.
     pub(crate) fn west_kubeconfig(&self, token: &str) -> Value {
-        let text = std::fs::read_to_string(self.west.cluster.kubeconfig()).unwrap();
-        let admin: Value = serde_yaml_ng::from_str(&text).unwrap();
-        let authority = &admin["clusters"][0]["cluster"]["certificate-authority-data"];
-        assert!(authority.is_string(), "the kubeconfig of a cluster has its authority in itself");
-        let cluster = json!({"server": self.west_server(), "certificate-authority-data": authority});
-        json!({"apiVersion": "v1", "kind": "Config", "current-context": "west",
-            "clusters": [{"name": "west", "cluster": cluster}],
-            "users": [{"name": "west", "user": {"token": token}}],
-            "contexts": [{"name": "west", "context": {"cluster": "west", "user": "west"}}]})
+        let template = "go-template={{.data.kubeconfig | base64decode}}";
+        let joined = ["get", "secret", "-n", "larder-system", "cluster-west", "-o", template];
+        let mut config: Value = serde_yaml_ng::from_str(&self.home.cluster.kubectl_ok(&joined)).unwrap();
+        config["users"][0]["user"] = json!({"token": token});
+        config
     }
 
     /// Whether the home says that it reaches `west`.

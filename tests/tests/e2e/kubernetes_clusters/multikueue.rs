@@ -49,7 +49,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: multikue
 subjects: [{kind: ServiceAccount, name: multikueue, namespace: kueue-system}]
 ";
 
-/// The queue `jobs` of the team, with these checks.
+/// The queue `jobs` of the team. `checks` is a line of its ClusterQueue.
 fn queue(checks: &str) -> String {
     format!(
         "
@@ -62,7 +62,7 @@ kind: ClusterQueue
 metadata: {{name: jobs}}
 spec:
   namespaceSelector: {{}}
-  admissionChecksStrategy: {{admissionChecks: [{checks}]}}
+  {checks}
   resourceGroups:
   - coveredResources: [cpu, memory]
     flavors: [{{name: any, resources: [{{name: cpu, nominalQuota: 10}}, {{name: memory, nominalQuota: 10Gi}}]}}]
@@ -85,12 +85,15 @@ fn join(lab: &Lab) {
     west.apply(&queue(""));
     west.apply(WEST);
     let token = west.kubectl_ok(&["create", "token", "multikueue", "-n", "kueue-system", "--duration=2h"]);
-    home.apply(&json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "west", "namespace": "kueue-system"},
-        "stringData": {"kubeconfig": lab.west_kubeconfig(token.trim()).to_string()},
-    }).to_string());
+    home.apply(
+        &json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "west", "namespace": "kueue-system"},
+            "stringData": {"kubeconfig": lab.west_kubeconfig(token.trim()).to_string()},
+        })
+        .to_string(),
+    );
     home.apply(HOME);
-    home.apply(&queue("{name: west}"));
+    home.apply(&queue("admissionChecksStrategy: {admissionChecks: [{name: west}]}"));
     home.wait_for("the queue is active", TIMEOUT, || {
         let queue = home.get_json(&["clusterqueue", "jobs"]);
         let mut conditions = queue["status"]["conditions"].as_array().into_iter().flatten();
