@@ -3,7 +3,8 @@
 //! This cluster is the *home* of a job whose `spec.clusters` names others. [`choice`] compares the clusters by their
 //! [`summary`], and [`elsewhere`] decides about one job. A [`link`] to each cluster copies the job there and reports what
 //! becomes of it; over there it is an ordinary job, except that its controller ends its pods while the home's lease is too
-//! old ([`fence`]). [`known`] keeps everything known about clusters, and [`objects`] are their reduced forms.
+//! old ([`fence`]). [`nominate`] is about jobs that MultiKueue moves instead. [`known`] keeps everything known about
+//! clusters, and [`objects`] are their reduced forms.
 //!
 //! Only [`link`] calls the API. All other modules are pure: they read neither a clock nor the API.
 //!
@@ -18,5 +19,6 @@ pub mod elsewhere;
 pub mod fence;
 pub mod known;
 pub mod link;
+pub mod nominate;
 pub mod objects;
 pub mod summary;

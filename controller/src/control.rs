@@ -303,11 +303,13 @@ impl Control {
             Work::CacheQuota(name) => self.state.quota_status(name, self.seconds()).into_iter().collect(),
             Work::Workload(key) => self.plan_workload(key, now),
             Work::Abandoned(key) => self.state.abandoned(key, self.seconds()).into_iter().collect(),
+            Work::Moved(key) => self.plan_moved(key, now),
+            Work::Nomination(key) => self.state.nomination(key).into_iter().collect(),
             Work::OrphanedPod(key) => self.state.orphaned_pod(key, self.seconds()).into_iter().collect(),
             Work::QueuedPod(key) => self.state.queued_pod(key).into_iter().collect(),
             Work::AdmissionCheck(name) => {
                 let version = self.state.kueue.version;
-                let check = self.state.kueue.checks.get(&Key::cluster(name));
+                let check = self.state.kueue.data_check(name);
                 check.and_then(|check| check::activate(check, version, self.seconds())).into_iter().collect()
             }
             Work::Promises(node) => {
@@ -516,6 +518,8 @@ impl Control {
             | Work::Dataset(key)
             | Work::Workload(key)
             | Work::Abandoned(key)
+            | Work::Moved(key)
+            | Work::Nomination(key)
             | Work::OrphanedPod(key)
             | Work::QueuedPod(key)
             | Work::Elsewhere(key) => Some(key.namespace.clone()),

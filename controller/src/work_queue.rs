@@ -25,6 +25,10 @@ pub enum Work {
     Workload(Key),
     /// A Workload of Kueue whose TrainingJob was deleted.
     Abandoned(Key),
+    /// A TrainingJob that MultiKueue moves.
+    Moved(Key),
+    /// The clusters that are nominated for a Workload of Kueue.
+    Nomination(Key),
     /// A pod that no step of a TrainingJob ends.
     OrphanedPod(Key),
     /// A pod of another program in a queue, about which something was decided.
@@ -48,6 +52,11 @@ pub enum Work {
 }
 
 impl Work {
+    /// True for work that each round adds again as long as it is not done.
+    fn is_repeated(&self) -> bool {
+        matches!(self, Self::Abandoned(_) | Self::Moved(_) | Self::Nomination(_))
+    }
+
     /// True for rate-limited work, such as the writes of a node's promises, a node's labels, and the registry.
     fn rests(&self) -> bool {
         match self {
@@ -57,6 +66,8 @@ impl Work {
             | Self::Orphans(_)
             | Self::Workload(_)
             | Self::Abandoned(_)
+            | Self::Moved(_)
+            | Self::Nomination(_)
             | Self::OrphanedPod(_)
             | Self::QueuedPod(_)
             | Self::Job(_)
@@ -104,7 +115,7 @@ impl Queue {
         match self.at.get(&work) {
             Some(before) if *before <= at => return,
             // Each round adds it again, which hastens nothing after a failure.
-            Some(_) if matches!(work, Work::Abandoned(_)) && self.failures.contains_key(&work) => return,
+            Some(_) if work.is_repeated() && self.failures.contains_key(&work) => return,
             Some(before) => {
                 self.due.remove(&(*before, work.clone()));
             }

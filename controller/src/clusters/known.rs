@@ -12,8 +12,8 @@ use super::choice::Choice;
 use super::desired::Leases;
 use super::fence::Void;
 use super::objects::{ClusterObject, RemoteJob};
-use crate::jobs::profile::Generations;
-use crate::jobs::queue::{LeftoverPod, Role};
+use crate::jobs::profile::{Generations, Profile};
+use crate::jobs::queue::LeftoverPod;
 use crate::jobs::refusal::Refusal;
 use crate::optional_api::Presence;
 use crate::time::{Millis, Seconds};
@@ -37,10 +37,13 @@ pub struct Clusters {
     pub jobs: Vec<Key>,
     /// The quota here that those in other clusters use.
     pub counted: Vec<LeftoverPod>,
-    /// The requirements of these jobs.
+    /// The requirements of these jobs, and of those that MultiKueue moves.
     pub needs: BTreeMap<Key, Needs>,
     /// Where jobs are to be placed, or why they wait.
     pub choices: BTreeMap<Key, Choice>,
+    /// The clusters that are nominated for the Workloads that MultiKueue is to move, and for which others are nominated by
+    /// now.
+    pub nominations: BTreeMap<Key, Vec<String>>,
     /// Since when jobs wait because another home has a job of their name in a cluster.
     pub collisions: BTreeMap<Key, Millis>,
     /// The jobs, by uid, that this process has decided to take from a cluster. The cluster gets no newer lease before
@@ -54,7 +57,7 @@ pub struct Clusters {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Needs {
     pub of: Generations,
-    pub roles: Result<Vec<Role>, Refusal>,
+    pub profile: Result<Profile, Refusal>,
 }
 
 /// A report of a link.

@@ -15,6 +15,7 @@ use super::{Control, after_round};
 use crate::execute::Written;
 use crate::jobs::dry_run::shortage;
 use crate::jobs::job_state::JobState;
+use crate::jobs::kueue::moved::Outcome;
 use crate::jobs::{job_types, queues};
 use crate::time::{Millis, Seconds};
 use crate::work_queue::Work;
@@ -59,6 +60,14 @@ impl Control {
         let writes = self.state.jobs.ready.remove(key).unwrap_or_default();
         let begun = !writes.is_empty() && self.state.jobs.job_states.get_mut(key).is_some_and(JobState::begin);
         if begun { writes } else { Vec::new() }
+    }
+
+    /// The writes about a job that MultiKueue moves.
+    pub(super) fn plan_moved(&mut self, key: &Key, now: Millis) -> Vec<Write> {
+        let time = self.seconds();
+        let Outcome { writes, again_at } = self.state.moved(key, time);
+        self.again(Work::Moved(key.clone()), again_at, time, now);
+        writes
     }
 
     /// The writes of a sweep.

@@ -8,6 +8,8 @@
 //! - [`decide`] turns the Workload into a [`Verdict`](crate::jobs::queue::Verdict), the type that
 //!   [`crate::jobs::queue`] also returns, and into the writes that Kueue waits for (`status`).
 //! - `slices` sorts the Workloads of a job that grows.
+//! - [`moved`] decides about a job that MultiKueue runs in another cluster, and `prebuilt` is about the Workload of such a
+//!   job in that cluster.
 //! - [`places`] determines where admitted pods may run, `usage` counts pods, `messages` builds the sentences.
 //!
 //! # The contract (`pkg/controller/jobframework` of Kueue 0.19)
@@ -51,8 +53,10 @@
 
 pub mod decide;
 pub mod messages;
+pub mod moved;
 pub mod names;
 pub mod places;
+mod prebuilt;
 pub mod priority;
 mod slices;
 mod status;

@@ -6,10 +6,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use larder_api::job_type::checked::CheckedType;
 use larder_api::names::{ELSEWHERE_FINALIZER, HERE};
 use larder_api::queue::checked::CheckedQueue;
-use larder_api::training_job::checked::{CheckedJob, Clusters};
+use larder_api::training_job::checked::{CheckedJob, Clusters, Queueing};
 use larder_api::{InvalidField, QueueStatus, TrainingJobStatus};
 
 use crate::clusters::fence::Home;
+use crate::jobs::kueue::names;
 use larder_kube::key::{Key, Meta};
 use larder_kube::store::Stored;
 use serde_json::Value;
@@ -25,6 +26,8 @@ pub struct JobObject {
     pub job: Result<CheckedJob, InvalidField>,
     /// `managedBy` names another controller.
     pub is_of_others: bool,
+    /// `managedBy` names MultiKueue, which is another controller.
+    pub is_of_multikueue: bool,
     /// A newer version of the controller has run the job. It and its pods are left alone.
     pub is_of_newer: bool,
     /// Another cluster has placed the job here.
@@ -52,6 +55,24 @@ impl JobObject {
     pub fn is_spread(&self) -> bool {
         let is_spread = self.job.as_ref().is_ok_and(|job| job.clusters != Clusters::Here && job.sweep.is_none());
         !self.is_of_others && !self.is_of_newer && (is_spread || self.is_finalized())
+    }
+
+    /// True if MultiKueue runs the job in another cluster, and this controller makes its Workload here. A job of a newer
+    /// version is among them, because its status is a copy.
+    pub fn is_moved(&self) -> bool {
+        let is_queued = |job: &CheckedJob| matches!(job.queueing, Queueing::Kueue(_));
+        self.is_of_multikueue && self.trial_spec.is_none() && self.job.as_ref().is_ok_and(is_queued)
+    }
+
+    /// The Workload that MultiKueue has made for the job, which is a copy; `None`: this controller makes it.
+    pub fn prebuilt(&self) -> Option<&str> {
+        names::prebuilt(&self.labels, &self.annotations)
+    }
+
+    /// The name of its Workload.
+    pub fn workload(&self) -> String {
+        let own = || names::workload(&self.meta.key.name, &self.meta.uid);
+        self.prebuilt().map_or_else(own, str::to_owned)
     }
 
     /// How long its cluster may not answer before the job starts in another one, in seconds; `None`: it stays.

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use larder_api::names::MULTIKUEUE;
 use larder_api::training_job::checked::{is_others, too_large};
 use larder_api::{JobType, Queue, TrainingJob, TrainingJobStatus};
 use larder_kube::api::DynamicObject;
@@ -32,15 +33,18 @@ pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject
     let (home, finalizers) = (home(&object), object.metadata.finalizers.clone().unwrap_or_default());
     let spec = object.data.get("spec").unwrap_or(&Value::Null);
     if let Some(error) = too_large(bytes(spec)) {
-        let is_of_others = is_others(spec.get("managedBy").and_then(Value::as_str));
+        let managed_by = spec.get("managedBy").and_then(Value::as_str);
+        let (is_of_others, is_of_multikueue) = (is_others(managed_by), managed_by == Some(MULTIKUEUE));
         let generation = object.metadata.generation.unwrap_or_default();
-        let (labels, annotations) = for_kueue(object.metadata.labels, object.metadata.annotations);
+        let metadata = object.metadata;
+        let (labels, annotations) = for_kueue(is_of_multikueue, metadata.labels, metadata.annotations);
         let status = Parts::<IgnoredAny, TrainingJobStatus>::read(object.data)?.status.unwrap_or_default();
         return Ok(Some(JobObject {
             meta,
             generation,
             job: Err(error),
             is_of_others,
+            is_of_multikueue,
             is_of_newer,
             home,
             finalizers,
@@ -53,15 +57,16 @@ pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject
     }
     let trial_spec = trial_spec(spec);
     let job: TrainingJob = whole(object)?;
-    let (checked, is_of_others) = (job.check(), job.is_of_others());
+    let (checked, is_of_others, is_of_multikueue) = (job.check(), job.is_of_others(), job.is_of_multikueue());
     let generation = job.metadata.generation.unwrap_or_default();
-    let (labels, annotations) = for_kueue(job.metadata.labels, job.metadata.annotations);
+    let (labels, annotations) = for_kueue(is_of_multikueue, job.metadata.labels, job.metadata.annotations);
     let status = job.status.unwrap_or_default();
     Ok(Some(JobObject {
         meta,
         generation,
         job: checked,
         is_of_others,
+        is_of_multikueue,
         is_of_newer,
         home,
         finalizers,

@@ -31,7 +31,7 @@ mod validate;
 pub use context::{Facts, Rendered};
 pub use place::Place;
 pub use pod::Renderer;
-pub use shared::{claims, metadata, secret, service};
+pub use shared::{claims, metadata, owner, secret, service};
 pub use size::fits;
 pub use validate::{validate, validate_as};
 

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::kueue::objects::{Check, Class, Flavor};
-use crate::kueue::workload::{JobWorkload, Workload};
+use crate::kueue::objects::{Check, Class, Config, Flavor};
+use crate::kueue::workload::{CheckState, JobWorkload, Workload};
 use crate::optional_api::Presence;
 use crate::time::Seconds;
 use crate::warm_request::{Progress, Requester};
+use larder_kube::fields::seconds;
 use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, KueueKind, KueueVersion};
 use larder_kube::store::Store;
@@ -19,6 +20,7 @@ pub struct Kueue {
     pub(crate) workloads: Store<Workload>,
     pub(crate) flavors: Store<Flavor>,
     pub(crate) classes: Store<Class>,
+    pub(crate) configs: Store<Config>,
     /// The Workloads of TrainingJobs, by the job's uid.
     pub(crate) of_jobs: BTreeMap<String, BTreeSet<Key>>,
     pub(crate) presence: Presence,
@@ -55,9 +57,31 @@ impl Kueue {
         }
     }
 
+    /// The AdmissionCheck of this name, if this controller decides it.
+    pub fn data_check(&self, name: &str) -> Option<&Check> {
+        self.checks.get(&Key::cluster(name)).filter(|check| check.config.is_none())
+    }
+
     /// True if the Workload has quota and waits, or has waited, for one of Larder's checks.
     pub(crate) fn wants_data(&self, workload: &Workload) -> bool {
-        let ours = |name: &str| self.checks.get(&Key::cluster(name)).is_some();
-        workload.reserved.is_some() && workload.checks.iter().any(|check| ours(&check.name))
+        workload.reserved.is_some() && workload.checks.iter().any(|check| self.data_check(&check.name).is_some())
+    }
+
+    /// The clusters of which this controller nominates some for the Workload, and since when it waits for nothing else;
+    /// `None` if it needs no nomination now.
+    pub(crate) fn dispatched(&self, workload: &Workload) -> Option<(&Config, Seconds)> {
+        let reserved = workload.reserved.filter(|_| !workload.is_moved)?;
+        let config = |check: &CheckState| {
+            let name = self.checks.get(&Key::cluster(&check.name))?.config.as_ref()?;
+            self.configs.get(&Key::cluster(name)).filter(|config| config.is_dispatched)
+        };
+        let (check, config) = workload.checks.iter().find_map(|check| Some((check, config(check)?)))?;
+        let is_pending = check.state.is_empty() || check.state == "Pending";
+        let mut others = workload.checks.iter().filter(|other| other.name != check.name);
+        if !is_pending || others.any(|other| other.state != "Ready") {
+            return None;
+        }
+        let since = workload.checks.iter().map(|check| Seconds(seconds(&check.since))).chain([reserved]).max()?;
+        Some((config, since))
     }
 }

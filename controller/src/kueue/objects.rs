@@ -1,4 +1,4 @@
-//! AdmissionChecks, ResourceFlavors and WorkloadPriorityClasses, reduced to the fields that decisions need.
+//! AdmissionChecks, ResourceFlavors, WorkloadPriorityClasses and MultiKueueConfigs, reduced to the fields that decisions need.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub struct Patience {
     pub deadline: Option<String>,
 }
 
-/// An AdmissionCheck whose state this controller decides.
+/// An AdmissionCheck whose state this controller decides, or one of MultiKueue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Check {
     pub meta: Meta,
@@ -23,6 +23,8 @@ pub struct Check {
     /// Its condition `Active` is true, so its ClusterQueues may use it.
     pub active: bool,
     pub patience: Patience,
+    /// The MultiKueueConfig of a check of MultiKueue; `None`: this controller decides the check.
+    pub config: Option<String>,
 }
 
 /// A ResourceFlavor: nodes of one kind.
@@ -39,6 +41,30 @@ pub struct Flavor {
 pub struct Class {
     pub meta: Meta,
     pub value: i32,
+}
+
+/// A MultiKueueConfig: clusters that Workloads may be moved to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    pub meta: Meta,
+    /// The names of its clusters.
+    pub clusters: Vec<String>,
+    /// This controller nominates clusters for its Workloads.
+    pub is_dispatched: bool,
+}
+
+impl Stored for Config {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut Meta {
+        &mut self.meta
+    }
+
+    fn belongs_to(&self) -> Vec<Key> {
+        Vec::new()
+    }
 }
 
 impl Stored for Class {

@@ -17,6 +17,7 @@ use crate::kueue::topology;
 use crate::time::Seconds;
 use larder_kube::fields::{ConditionFields, annotation, controller, fields, label, meta, readable, seconds};
 use larder_kube::key::{Key, Meta};
+use larder_kube::pod::amounts::Amounts;
 use larder_kube::pod::node_affinity::{Domains, Places};
 use larder_kube::pod::requests::requests;
 use larder_kube::pod::{DataVolume, data_volumes};
@@ -40,6 +41,10 @@ pub struct Workload {
     pub reserved: Option<Seconds>,
     /// The states of all its checks.
     pub checks: Vec<CheckState>,
+    /// The clusters that are nominated for it.
+    pub nominated: Vec<String>,
+    /// MultiKueue has moved it to a cluster.
+    pub is_moved: bool,
     pub pod_sets: Vec<PodSet>,
     /// The reduced Workload for its TrainingJob.
     pub of_job: Option<Box<JobWorkload>>,
@@ -93,8 +98,8 @@ pub struct PodSet {
     pub places: Places,
     /// The flavors of their quota.
     pub flavors: Vec<String>,
-    /// They request GPUs.
-    pub gpus: bool,
+    /// The requests of one pod.
+    pub requests: Amounts,
 }
 
 /// The Workload of a job, or another object with the name of such a Workload.
@@ -103,6 +108,8 @@ pub struct JobWorkload {
     pub meta: Meta,
     /// The TrainingJob that the Workload belongs to; `None` if it belongs to something else.
     pub owner: Option<Owner>,
+    /// An object controls the Workload, whether a TrainingJob or another one.
+    pub is_controlled: bool,
     pub finalizers: Vec<String>,
     pub generation: i64,
     /// The digest of the spec that Larder wrote last.
@@ -113,6 +120,8 @@ pub struct JobWorkload {
     pub active: bool,
     /// The requested pods, by role.
     pub asked: BTreeMap<String, u32>,
+    /// The requests of one pod, by role.
+    pub requests: BTreeMap<String, Amounts>,
     /// Its conditions, unparsed.
     pub conditions: Vec<Value>,
     /// The ClusterQueue that admitted it; empty for none.
@@ -236,6 +245,8 @@ struct Status {
     conditions: Vec<Value>,
     admission: Admission,
     admission_checks: Vec<CheckState>,
+    nominated_cluster_names: Vec<String>,
+    cluster_name: Option<String>,
     reclaimable_pods: Vec<Reclaimable>,
     requeue_state: Requeue,
     accumulated_past_exexcution_time_seconds: i64,
@@ -268,17 +279,20 @@ fn owner(object: &DynamicObject) -> Option<Owner> {
     if let Some(owner) = controller::<TrainingJob>(object) {
         return Some(Owner { name: owner.name.clone(), uid: owner.uid.clone() });
     }
-    let is_owned = object.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true));
-    if is_owned || label(object, "app.kubernetes.io/managed-by") != Some(FIELD_MANAGER) {
+    if is_controlled(object) || label(object, "app.kubernetes.io/managed-by") != Some(FIELD_MANAGER) {
         return None;
     }
     Some(Owner { name: label(object, JOB_LABEL)?.to_owned(), uid: label(object, JOB_UID_LABEL)?.to_owned() })
 }
 
+fn is_controlled(object: &DynamicObject) -> bool {
+    object.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
+}
+
 /// Reads a Workload. Skips Workloads without checks and finished Workloads, unless they belong to TrainingJobs.
 pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
     let meta = meta(&object);
-    let owner = owner(&object);
+    let (owner, is_controlled) = (owner(&object), is_controlled(&object));
     let is_of_job = owner.is_some() || meta.key.name.starts_with(JOB_PREFIX);
     let digest = annotation(&object, DIGEST_ANNOTATION).unwrap_or_default().to_owned();
     let replaces = annotation(&object, REPLACES_ANNOTATION).map(str::to_owned);
@@ -293,16 +307,23 @@ pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error>
     let assigned: BTreeMap<String, Assigned> =
         pod_set_assignments.into_iter().map(|assigned| (assigned.name.clone(), assigned)).collect();
     let pod_set = |set: &PodSetFields| pod_set(&meta.key.namespace, set, assigned.get(&set.name));
-    let pod_sets = spec.pod_sets.iter().map(pod_set).collect();
+    let pod_sets: Vec<PodSet> = spec.pod_sets.iter().map(pod_set).collect();
     let of_job = is_of_job.then(|| JobWorkload {
         meta: meta.clone(),
         owner,
+        is_controlled,
         finalizers: object.metadata.finalizers.unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
         digest,
         replaces,
         active: spec.active != Some(false),
         asked: spec.pod_sets.iter().map(|set| (set.name.clone(), set.count)).collect(),
+        requests: spec
+            .pod_sets
+            .iter()
+            .zip(&pod_sets)
+            .map(|(set, of)| (set.name.clone(), of.requests.clone()))
+            .collect(),
         conditions: status.conditions.clone(),
         cluster_queue,
         assigned: assigned.clone(),
@@ -316,6 +337,8 @@ pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error>
     Ok(Some(Workload {
         reserved: reserved.as_ref().map(since),
         checks: status.admission_checks,
+        nominated: status.nominated_cluster_names,
+        is_moved: status.cluster_name.is_some_and(|cluster| !cluster.is_empty()),
         pod_sets,
         of_job: of_job.map(Box::new),
         meta,
@@ -344,7 +367,7 @@ fn pod_set(namespace: &str, set: &PodSetFields, assigned: Option<&Assigned>) -> 
         },
         places: Places { domains, ..Places::of(&spec) },
         flavors: assigned.map(|assigned| assigned.flavors.values().cloned().collect()).unwrap_or_default(),
-        gpus: requests(&spec).has_gpus(),
+        requests: requests(&spec),
         unread: error.map(|error| format!("the template of the pod set {:?}: {error}", set.name)).or_else(|| {
             Some(format!("the topology that Kueue assigned to the pod set {:?}: {}", set.name, odd_topology?))
         }),

@@ -23,7 +23,7 @@ use crate::clusters::summary::{free, held, summary, unused};
 use crate::events::write_event;
 use crate::jobs::cluster_view::dataset_key;
 use crate::jobs::condition::{Finding, condition, time};
-use crate::jobs::objects::JobObject;
+use crate::jobs::objects::{JobObject, TypeObject};
 use crate::jobs::profile::{Profile, generations};
 use crate::jobs::queue::{LeftoverPod, Role};
 use crate::jobs::refusal::Refusal;
@@ -105,11 +105,13 @@ impl State {
         let spread = self.jobs.jobs.iter().filter(|object| object.is_spread());
         self.clusters.jobs = spread.map(|object| object.meta.key.clone()).collect();
         let known: BTreeSet<&Key> = self.clusters.jobs.iter().collect();
-        self.clusters.needs.retain(|key, _| known.contains(key));
         for link in self.clusters.links.values_mut() {
             link.refused.retain(|key, _| known.contains(key));
         }
-        for key in self.clusters.jobs.clone() {
+        let away = self.jobs.jobs.iter().filter(|object| object.is_spread() || object.is_moved());
+        let away: BTreeSet<Key> = away.map(|object| object.meta.key.clone()).collect();
+        self.clusters.needs.retain(|key, _| away.contains(key));
+        for key in away {
             if let Some(needs) = self.needs(&key, now) {
                 self.clusters.needs.insert(key, needs);
             }
@@ -129,21 +131,26 @@ impl State {
         let job = object.job.as_ref().ok()?;
         let of_type = self.jobs.types.get(&Key::cluster(&job.kind));
         let of = of_type.map(|of_type| generations(object, of_type)).unwrap_or_default();
-        if self.clusters.needs.get(key).is_some_and(|needs| needs.of == of && of_type.is_some()) {
+        let is_known = |of_type: &TypeObject| match self.clusters.needs.get(key) {
+            Some(Needs { profile: Ok(profile), .. }) => profile.is_of(object, of_type),
+            Some(needs) => needs.of == of,
+            None => false,
+        };
+        if of_type.is_some_and(is_known) {
             return None;
         }
-        let roles = validate::kind(&self.cluster_view(now), job).and_then(|kind| {
+        let profile = validate::kind(&self.cluster_view(now), job).and_then(|kind| {
             let (namespace, name) = (object.meta.key.namespace.as_str(), object.meta.key.name.as_str());
             let rendered = Rendered { namespace, name, uid: &object.meta.uid, job, kind };
             let of_type = of_type.ok_or_else(|| Refusal::new(JobReason::TypeMissing, "there is no such JobType"))?;
-            let profile = Profile::new(object, of_type, &rendered)?;
-            profile.refusal.map_or(Ok(profile.roles), Err)
+            let mut profile = Profile::new(object, of_type, &rendered)?;
+            profile.refusal.take().map_or(Ok(profile), Err)
         });
-        Some(Needs { of, roles })
+        Some(Needs { of, profile })
     }
 
-    fn roles(&self, object: &JobObject) -> Option<&[Role]> {
-        self.clusters.needs.get(&object.meta.key)?.roles.as_deref().ok()
+    pub(super) fn roles(&self, object: &JobObject) -> Option<&[Role]> {
+        Some(&self.clusters.needs.get(&object.meta.key)?.profile.as_ref().ok()?.roles)
     }
 
     /// Chooses clusters for the jobs that have none, and schedules the work about each job.
@@ -172,7 +179,7 @@ impl State {
 
     /// The clusters with the room that the jobs there leave. Jobs whose pods are not there yet are not in the
     /// description of their cluster.
-    fn candidates(&self, now: Seconds) -> Vec<Candidate> {
+    pub(super) fn candidates(&self, now: Seconds) -> Vec<Candidate> {
         let candidate = |object: &ClusterObject| {
             let name = object.meta.key.name.as_str();
             let link = self.clusters.links.get(name);
@@ -216,8 +223,8 @@ impl State {
     ) -> Choice {
         let view = self.cluster_view(now);
         let wait = |reason, why: String| Choice::Wait { terms: Vec::new(), reason, why };
-        let roles = match self.clusters.needs.get(&object.meta.key).map(|needs| &needs.roles) {
-            Some(Ok(roles)) => roles,
+        let roles = match self.clusters.needs.get(&object.meta.key).map(|needs| &needs.profile) {
+            Some(Ok(profile)) => &profile.roles,
             Some(Err(refusal)) => return wait(refusal.reason, refusal.why.clone()),
             None => return wait(JobReason::Waiting, "its pods are not known yet".to_owned()),
         };

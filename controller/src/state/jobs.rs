@@ -196,7 +196,9 @@ impl State {
         work.extend(orphans.difference(&self.jobs.orphans).cloned().map(Work::OrphanedPod));
         self.jobs.orphans = orphans;
         self.choose_clusters(now, work);
-        again_at
+        work.extend(self.moved_jobs());
+        let nominated_at = self.nominate_clusters(now, work);
+        again_at.into_iter().chain(nominated_at).min()
     }
 
     /// The sweep that a job is, or is a trial of.
@@ -271,7 +273,7 @@ impl State {
         let job = self.jobs.jobs.get(&job_key).filter(|job| job.meta.uid == owner.uid);
         let is_kept = |job: &JobObject| {
             let is_queued = |job: &CheckedJob| matches!(job.queueing, Queueing::Kueue(_));
-            job.is_of_others || !job.meta.deleting && job.job.as_ref().map_or(true, is_queued)
+            job.is_of_others && !job.is_of_multikueue || !job.meta.deleting && job.job.as_ref().map_or(true, is_queued)
         };
         if job.is_some_and(is_kept) {
             return None;

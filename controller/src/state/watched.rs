@@ -17,7 +17,7 @@ use super::affected::{put_into, take_from};
 use crate::clusters::objects::ClusterObject;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::pod_group::known::KnownGroup;
-use crate::kueue::objects::{Check, Class, Flavor};
+use crate::kueue::objects::{Check, Class, Config, Flavor};
 use crate::kueue::workload::Workload;
 use crate::objects::{
     CacheObject, Claim, ConfigMap, DatasetObject, Deployment, Job, Node, Pod, QuotaObject, SettingsObject, Volume,
@@ -150,6 +150,7 @@ const fn row(kind: Kind) -> Option<Row> {
         Kind::Kueue(KueueKind::AdmissionCheck, _) => Row::of::<Check>(),
         Kind::Kueue(KueueKind::ResourceFlavor, _) => Row::of::<Flavor>(),
         Kind::Kueue(KueueKind::PriorityClass, _) => Row::of::<Class>(),
+        Kind::Kueue(KueueKind::MultiKueueConfig, _) => Row::of::<Config>(),
         Kind::Event | Kind::Service | Kind::Secret => return None,
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::kueue::check::Situation;
-use crate::kueue::objects::{Check, Class, Flavor};
+use crate::kueue::objects::{Check, Class, Config, Flavor};
 use crate::kueue::read;
 use crate::kueue::workload::{self, JobWorkload, PodSet, Workload};
 use crate::objects::Claim;
@@ -26,6 +26,9 @@ impl Watched for Workload {
         let key = self.meta.key.clone();
         let before = state.kueue.of_job(&key).cloned();
         work.push(Work::Workload(key.clone()));
+        if state.kueue.dispatched(&self).is_some() {
+            work.push(Work::Jobs);
+        }
         put_into(&mut state.kueue.workloads, self, &state.datasets, &state.claims, work);
         state.of_job_changed(&key, before, work);
     }
@@ -52,7 +55,7 @@ impl Watched for Check {
     fn put(self, state: &mut State, work: &mut Vec<Work>) {
         let name = self.meta.key.name.clone();
         if let Put::Changed(_) = state.kueue.checks.put(self) {
-            work.push(Work::AdmissionCheck(name));
+            work.extend([Work::AdmissionCheck(name), Work::Jobs]);
             state.wake_all_workloads(work);
         }
     }
@@ -96,6 +99,20 @@ impl Watched for Class {
     }
 }
 
+impl Watched for Config {
+    kept!(kueue.configs, read::config);
+
+    fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        if let Put::Changed(_) = state.kueue.configs.put(self) {
+            work.push(Work::Jobs);
+        }
+    }
+
+    fn remove(state: &mut State, key: &Key, _: &mut Vec<Work>) {
+        state.kueue.configs.take(key);
+    }
+}
+
 impl State {
     /// Removes everything known about Kueue, because the cluster no longer has it.
     pub(super) fn forget_kueue(&mut self, work: &mut Vec<Work>) {
@@ -128,7 +145,7 @@ impl State {
     }
 
     /// The datasets that the pods of a Workload read.
-    fn datasets_of(&self, workload: &Workload, set: &PodSet) -> BTreeSet<Key> {
+    pub(super) fn datasets_of(&self, workload: &Workload, set: &PodSet) -> BTreeSet<Key> {
         if set.count == 0 {
             return BTreeSet::new();
         }
@@ -168,7 +185,7 @@ impl State {
                     since: workload.reserved.unwrap_or_default(),
                     pods: set.count,
                     places,
-                    gpus: set.gpus,
+                    gpus: set.requests.has_gpus(),
                 });
             }
         }
@@ -209,7 +226,7 @@ impl State {
             now,
             version: kueue.version,
             workload,
-            checks: workload.checks.iter().filter_map(|check| kueue.checks.get(&Key::cluster(&check.name))).collect(),
+            checks: workload.checks.iter().filter_map(|check| kueue.data_check(&check.name)).collect(),
             datasets: datasets.into_iter().map(|dataset| (dataset.clone(), progress(&dataset))).collect(),
             status_age: kueue.written.get(key).map_or(i64::MAX, |written| now - *written),
         })

@@ -5,7 +5,8 @@ use larder_kube::Client;
 use larder_testkit::fake_api::Mode;
 pub(crate) use larder_testkit::fake_api::{Dies, FakeApi as Api, Id};
 
-const OF_KUEUE: [&str; 4] = ["workloads", "admissionchecks", "resourceflavors", "workloadpriorityclasses"];
+const OF_KUEUE: [&str; 5] =
+    ["workloads", "admissionchecks", "resourceflavors", "workloadpriorityclasses", "multikueueconfigs"];
 const OF_JOBS: [&str; 4] = ["trainingjobs", "jobtypes", "queues", "priorityclasses"];
 
 pub(crate) fn new_api() -> Api {

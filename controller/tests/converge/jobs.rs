@@ -10,6 +10,7 @@ mod kueue;
 mod life;
 mod losses;
 mod metrics;
+mod moved;
 mod native;
 mod queued_pods;
 mod queues;
@@ -176,13 +177,11 @@ async fn without_definitions_or_rights_nothing_is_missed_and_both_may_come_later
 async fn a_job_of_another_controller_is_left_alone() {
     let mut world = World::with_jobs(2);
     serve_kueue(&world.api, true);
-    for (name, by) in [("managed", "example.org/other"), ("moved", "kueue.x-k8s.io/multikueue")] {
-        let mut managed = job(name, "single", &[("worker", 1)]);
-        managed["spec"]["managedBy"] = by.into();
-        managed["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "team"});
-        managed["status"] = json!({"phase": "Running", "waitingFor": "as the other controller says"});
-        world.api.put("trainingjobs", managed);
-    }
+    let mut managed = job("managed", "single", &[("worker", 1)]);
+    managed["spec"]["managedBy"] = "example.org/other".into();
+    managed["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "team"});
+    managed["status"] = json!({"phase": "Running", "waitingFor": "as the other controller says"});
+    world.api.put("trainingjobs", managed);
     let before = world.api.list("trainingjobs");
     world.start();
     world.rest().await;

@@ -88,8 +88,9 @@ fn template(nth: usize) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 16)]
 async fn a_hundred_pods_and_jobs_of_a_megabyte_do_not_end_it() {
     let api = FakeApi::new();
-    let of_kueue = ["workloads", "admissionchecks", "resourceflavors", "workloadpriorityclasses", "podgroups"];
+    let of_kueue = ["workloads", "admissionchecks", "resourceflavors", "workloadpriorityclasses", "multikueueconfigs"];
     api.turn(&of_kueue, Mode::Refuses(404));
+    api.turn(&["podgroups"], Mode::Refuses(404));
     let single = std::fs::read_to_string(larder_testkit::repository().join("deploy/components/jobs/types/single.yaml"));
     api.put("jobtypes", serde_yaml_ng::from_str(&single.unwrap()).unwrap());
     for nth in 0..OBJECTS {

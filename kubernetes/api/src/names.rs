@@ -66,6 +66,11 @@ pub const CLEAN_ANNOTATION: &str = "larder.dev/clean";
 
 /// `spec.managedBy` of the TrainingJobs that `larder-controller` runs. It also runs jobs without the field.
 pub const MANAGED_BY: &str = "larder.dev/larder-controller";
+/// `spec.managedBy` of the TrainingJobs that MultiKueue runs in other clusters.
+pub const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
+/// On a MultiKueueConfig, with the value `true`: `larder-controller` nominates clusters for its Workloads, as the value of
+/// `multiKueue.dispatcherName` in the configuration of Kueue says.
+pub const DISPATCHER_ANNOTATION: &str = "larder.dev/dispatcher";
 /// On a TrainingJob: the LocalQueue of Kueue that admits it.
 pub const KUEUE_QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
 /// On every object of a TrainingJob: the job's name.

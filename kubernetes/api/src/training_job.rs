@@ -209,7 +209,8 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::keep_pods")]
     pub keep_pods: Option<KeepPods>,
-    /// Another controller that runs the job. Larder leaves such a job alone.
+    /// Another controller that runs the job. Larder leaves such a job alone, but for the Workload of one that MultiKueue
+    /// moves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]+$')")

@@ -74,11 +74,14 @@ pub enum KueueKind {
     ResourceFlavor,
     /// A WorkloadPriorityClass.
     PriorityClass,
+    /// A MultiKueueConfig: the clusters of an AdmissionCheck of MultiKueue.
+    MultiKueueConfig,
 }
 
 impl KueueKind {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Workload, Self::AdmissionCheck, Self::ResourceFlavor, Self::PriorityClass];
+    pub const ALL: [Self; 5] =
+        [Self::Workload, Self::AdmissionCheck, Self::ResourceFlavor, Self::PriorityClass, Self::MultiKueueConfig];
 }
 
 /// A version of Kueue's API that the controller supports.
@@ -179,6 +182,9 @@ impl Kind {
             Self::Kueue(KueueKind::PriorityClass, version) => {
                 (KUEUE_GROUP, version.as_str(), "WorkloadPriorityClass", "workloadpriorityclasses")
             }
+            Self::Kueue(KueueKind::MultiKueueConfig, version) => {
+                (KUEUE_GROUP, version.as_str(), "MultiKueueConfig", "multikueueconfigs")
+            }
         }
     }
 
@@ -195,7 +201,13 @@ impl Kind {
                 | Self::JobQueue
                 | Self::PriorityClass
                 | Self::Cluster
-                | Self::Kueue(KueueKind::AdmissionCheck | KueueKind::ResourceFlavor | KueueKind::PriorityClass, _)
+                | Self::Kueue(
+                    KueueKind::AdmissionCheck
+                        | KueueKind::ResourceFlavor
+                        | KueueKind::PriorityClass
+                        | KueueKind::MultiKueueConfig,
+                    _
+                )
         )
     }
 

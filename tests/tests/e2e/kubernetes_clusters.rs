@@ -2,6 +2,7 @@
 //! it, and a link between them that breaks.
 
 mod lab;
+mod multikueue;
 mod wire;
 
 use std::time::Duration;

@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::Pod;
 use larder_api::training_job::checked::CheckedJob;
 
 use super::messages;
-use super::names;
 use super::places::{NoPlace, place};
+use super::prebuilt;
 use super::slices::{Slices, continues, slices};
 use super::status::{Status, let_go, remove};
 use super::usage::{is_ready, may_have, over, runs, used};
@@ -31,6 +31,10 @@ pub struct Situation<'a> {
     pub job: &'a CheckedJob,
     /// Its LocalQueue.
     pub queue: &'a str,
+    /// The name of its Workload, or of the first of them.
+    pub workload: &'a str,
+    /// MultiKueue has made the Workload, and its spec is left as it is.
+    pub is_prebuilt: bool,
     /// Builds the Workload that the job should have, or the one that should replace this one; or says why it can have
     /// none.
     pub wanted: &'a dyn Fn(Option<&JobWorkload>) -> Result<Wanted, NoWorkload>,
@@ -40,8 +44,7 @@ pub struct Situation<'a> {
     pub pods: &'a [Pod],
     pub state: &'a State,
     pub observed: &'a Observed,
-    /// The Workload with the name [`names::workload`], and all Workloads that belong to the job
-    /// ([`JobWorkload::owner`]).
+    /// The Workload with that name, and all Workloads that belong to the job ([`JobWorkload::owner`]).
     pub workloads: Vec<&'a JobWorkload>,
     /// The ResourceFlavors of the cluster.
     pub flavors: &'a Store<Flavor>,
@@ -59,17 +62,19 @@ pub struct Decision {
 
 /// Decides about a job in a queue of Kueue.
 pub fn decide(situation: &Situation<'_>) -> Decision {
-    let Situation { version, workloads, .. } = situation;
-    let name = names::workload(situation.name, situation.uid);
-    let Slices { current, next, others } = slices(&name, situation.uid, workloads);
+    let Situation { version, workloads, workload: name, .. } = situation;
+    let Slices { current, next, others } = slices(name, situation.uid, workloads);
     let mut writes: Vec<Write> = others.into_iter().filter_map(|workload| remove(workload, *version)).collect();
     writes.extend(situation.growth(current, next));
-    let mut decision = match current {
-        Some(workload) => with(situation, workload),
-        None if workloads.iter().any(|workload| workload.meta.key.name == name && !workload.is_of(situation.uid)) => {
-            situation.stop(format!("the Workload {name} belongs to something else: delete it"))
+    let named = || workloads.iter().find(|workload| workload.meta.key.name == *name && !workload.is_of(situation.uid));
+    let mut decision = match (current, named()) {
+        (Some(workload), _) => with(situation, workload),
+        (None, Some(free)) if situation.is_prebuilt && !free.is_controlled => {
+            let write = prebuilt::take_over(free, (situation.name, situation.uid), *version);
+            situation.wait(messages::asks(situation.queue)).writing(write)
         }
-        None => without(situation),
+        (None, Some(_)) => situation.stop(messages::is_of_another(name)),
+        (None, None) => without(situation),
     };
     writes.append(&mut decision.writes);
     Decision { writes, ..decision }
@@ -91,6 +96,9 @@ fn without(situation: &Situation<'_>) -> Decision {
     // The quota of those pods would be used twice.
     if runs(observed, situation.now) {
         return situation.wait("its earlier pods are still terminating".to_owned());
+    }
+    if situation.is_prebuilt {
+        return situation.wait(messages::is_not_made(situation.workload));
     }
     match (situation.wanted)(None) {
         Ok(wanted) => situation.wait(messages::asks(queue)).writing(Some(wanted.create())),
@@ -130,6 +138,12 @@ fn with(situation: &Situation<'_>, workload: &JobWorkload) -> Decision {
             messages::pending(situation.queue, workload)
         };
         return situation.stop(why).writing(status.write()).writing(situation.update(workload));
+    }
+    if situation.is_prebuilt
+        && !state.holds_room()
+        && let Some(why) = prebuilt::difference(workload, situation.job, situation.pods)
+    {
+        return situation.wait(why);
     }
     if workload.holding("Admitted").is_some() {
         return admitted(situation, workload, is_idle);
@@ -196,7 +210,8 @@ fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) ->
     Decision { verdict, writes: status.write().into_iter().collect(), places }
 }
 
-/// Where the pods of the job with this name and uid may run, by role, if one of its Workloads is admitted.
+/// Where the pods of the job with this uid may run, by role, if one of its Workloads is admitted. `name` is the first of
+/// them.
 pub fn admitted_places(
     (name, uid): (&str, &str),
     job: &CheckedJob,
@@ -204,7 +219,7 @@ pub fn admitted_places(
     pods: &[Pod],
     flavors: &Store<Flavor>,
 ) -> Option<Vec<Place>> {
-    let current = slices(&names::workload(name, uid), uid, workloads).current?;
+    let current = slices(name, uid, workloads).current?;
     let may_run = current.holding("Admitted").is_some() || continues(current);
     if may_run { places(job, current, pods, flavors).ok() } else { None }
 }
@@ -251,6 +266,9 @@ fn news(situation: &Situation<'_>, workload: &JobWorkload, granted: &[u32], stat
 impl Situation<'_> {
     /// Updates the Workload if the request has changed and Kueue has not answered yet.
     fn update(&self, workload: &JobWorkload) -> Option<Write> {
+        if self.is_prebuilt {
+            return None;
+        }
         (self.wanted)(None).ok()?.update(workload)
     }
 

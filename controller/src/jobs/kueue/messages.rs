@@ -17,6 +17,16 @@ pub(super) fn asks(queue: &str) -> String {
     format!("asks Kueue's queue {queue} for quota")
 }
 
+/// The job has a Workload that MultiKueue makes, and it is not there.
+pub(super) fn is_not_made(workload: &str) -> String {
+    format!("waits for its Workload {workload}, which MultiKueue makes in this cluster")
+}
+
+/// Another object has the Workload with the name of the job's.
+pub(super) fn is_of_another(workload: &str) -> String {
+    format!("the Workload {workload} belongs to something else: delete it")
+}
+
 /// The job cannot request quota. `is_unknown`: the cluster has Kueue, but its objects cannot be listed.
 pub fn absent(queue: &str, is_unknown: bool) -> String {
     if is_unknown {

@@ -18,6 +18,10 @@ pub(super) const PROVISIONING_PREFIX: &str = "provreq.kueue.x-k8s.io/";
 pub(super) const ELASTIC_ANNOTATION: &str = "kueue.x-k8s.io/elastic-job";
 /// Annotation of an elastic job's Workloads: the name of the first.
 pub(super) const SLICE_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-name";
+/// Label or annotation of a job: the Workload that was made for it. From 0.18 on, Kueue uses the annotation.
+const PREBUILT: &str = "kueue.x-k8s.io/prebuilt-workload-name";
+/// Label of a job that MultiKueue has created here: its name of the home.
+const ORIGIN_LABEL: &str = "kueue.x-k8s.io/multikueue-origin";
 /// Label of a pod: its pod set.
 pub(super) const POD_SET_LABEL: &str = "kueue.x-k8s.io/podset";
 /// Annotation of a pod: its Workload.
@@ -54,12 +58,29 @@ pub fn is_elastic(annotations: &Texts) -> bool {
     annotations.get(ELASTIC_ANNOTATION).is_some_and(|value| value == "true")
 }
 
-/// The labels and annotations of a job that Kueue reads.
-pub fn for_kueue(labels: Option<Texts>, annotations: Option<Texts>) -> (Texts, Texts) {
+/// The labels and annotations of a job that Kueue reads. `is_moved`: MultiKueue runs the job in another cluster.
+pub fn for_kueue(is_moved: bool, labels: Option<Texts>, annotations: Option<Texts>) -> (Texts, Texts) {
     let mut all = (labels.unwrap_or_default(), annotations.unwrap_or_default());
     all.0.retain(|name, _| name.starts_with(KUEUE_PREFIX));
-    all.1.retain(|name, _| name.starts_with(PROVISIONING_PREFIX) || name == ELASTIC_ANNOTATION);
+    all.1.retain(|name, _| {
+        name.starts_with(PROVISIONING_PREFIX) || [ELASTIC_ANNOTATION, PREBUILT].contains(&name.as_str())
+    });
+    // MultiKueue does not pass on changes of such a job, so the job cannot grow in either cluster.
+    if is_moved || prebuilt(&all.0, &all.1).is_some() {
+        all.1.remove(ELASTIC_ANNOTATION);
+    }
     all
+}
+
+/// The Workload that was made for a job with these labels and annotations; `None`: larder-controller makes it.
+pub fn prebuilt<'a>(labels: &'a Texts, annotations: &'a Texts) -> Option<&'a str> {
+    let named = annotations.get(PREBUILT).filter(|name| !name.is_empty()).or_else(|| labels.get(PREBUILT));
+    named.map(String::as_str).filter(|name| !name.is_empty())
+}
+
+/// True if MultiKueue has created a job with these labels here, and deletes it in the end.
+pub fn is_of_origin(labels: &Texts) -> bool {
+    labels.contains_key(ORIGIN_LABEL)
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {

@@ -8,7 +8,10 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::names::PRIORITY_LABEL;
+use crate::jobs::objects::ClassObject;
+use crate::kueue::objects::Class;
 use larder_kube::kinds::KueueVersion;
+use larder_kube::store::Store;
 
 /// The priority classes of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,17 @@ pub struct Classes {
     pub pods: BTreeMap<String, i32>,
     /// The PriorityClass of pods that name none.
     pub default: Option<String>,
+}
+
+impl Classes {
+    /// The priority classes in these stores.
+    pub fn of(workloads: &Store<Class>, pods: &Store<ClassObject>) -> Self {
+        Self {
+            workloads: workloads.iter().map(|class| (class.meta.key.name.clone(), class.value)).collect(),
+            pods: pods.iter().map(|class| (class.meta.key.name.clone(), class.value)).collect(),
+            default: pods.iter().find(|class| class.is_default).map(|class| class.meta.key.name.clone()),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

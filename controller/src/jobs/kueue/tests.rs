@@ -1,7 +1,9 @@
 mod asks;
 mod decides;
+mod moved;
 mod obeys;
 mod places;
+mod prebuilt;
 mod reads;
 mod slices;
 
@@ -176,6 +178,7 @@ struct Case {
     wanted: Result<Wanted, NoWorkload>,
     version: KueueVersion,
     elastic: bool,
+    is_prebuilt: bool,
 }
 
 impl Case {
@@ -197,6 +200,7 @@ impl Case {
             wanted,
             version,
             elastic: false,
+            is_prebuilt: false,
         }
     }
 
@@ -215,6 +219,8 @@ impl Case {
             uid: &self.sample.uid,
             job: &self.sample.job,
             queue: "gpus",
+            workload: NAME,
+            is_prebuilt: self.is_prebuilt,
             wanted: &|replaces| match replaces {
                 None if !self.elastic => self.wanted.clone(),
                 replaces => elastic(&self.sample, replaces),

@@ -24,15 +24,20 @@ pub fn metadata(rendered: &Rendered<'_>, name: String) -> ObjectMeta {
         name: Some(name),
         namespace: Some(rendered.namespace.to_owned()),
         labels: Some(labels(rendered)),
-        owner_references: Some(vec![OwnerReference {
-            api_version: <TrainingJob as larder_kube::Resource>::api_version(&()).into_owned(),
-            kind: <TrainingJob as larder_kube::Resource>::kind(&()).into_owned(),
-            name: rendered.name.to_owned(),
-            uid: rendered.uid.to_owned(),
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-        }]),
+        owner_references: Some(vec![owner(rendered.name, rendered.uid)]),
         ..ObjectMeta::default()
+    }
+}
+
+/// The reference to the job with this name and uid, which controls the object that has it.
+pub fn owner(name: &str, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: <TrainingJob as larder_kube::Resource>::api_version(&()).into_owned(),
+        kind: <TrainingJob as larder_kube::Resource>::kind(&()).into_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
     }
 }
 

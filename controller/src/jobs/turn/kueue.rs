@@ -29,9 +29,8 @@ pub(super) struct KueueAnswer {
 
 /// The Workload that has the name for this job, and all Workloads that belong to the job.
 fn workloads<'s>(view: &ClusterView<'s>, object: &JobObject) -> Vec<&'s JobWorkload> {
-    let (key, uid) = (&object.meta.key, &object.meta.uid);
-    let own = Key::new(&key.namespace, &names::workload(&key.name, uid));
-    let owned = view.kueue.of_jobs.get(uid).into_iter().flatten().filter(|key| **key != own);
+    let own = Key::new(&object.meta.key.namespace, &object.workload());
+    let owned = view.kueue.of_jobs.get(&object.meta.uid).into_iter().flatten().filter(|key| **key != own);
     [&own].into_iter().chain(owned).filter_map(|key| view.kueue.of_job(key)).collect()
 }
 
@@ -42,9 +41,9 @@ pub(super) fn admitted_places(
     job: &CheckedJob,
     profile: &Profile,
 ) -> Option<Vec<Place>> {
-    let key = (object.meta.key.name.as_str(), object.meta.uid.as_str());
-    let workloads = workloads(view, object);
-    let places = decide::admitted_places(key, job, &workloads, &profile.pods, &view.kueue.flavors);
+    let (name, workloads) = (object.workload(), workloads(view, object));
+    let places =
+        decide::admitted_places((&name, &object.meta.uid), job, &workloads, &profile.pods, &view.kueue.flavors);
     places.filter(|_| view.kueue.presence.is_there())
 }
 
@@ -79,7 +78,7 @@ impl Placed<'_> {
                 labels: &in_round.object.labels,
                 annotations: &in_round.object.annotations,
                 pods,
-                classes: &classes(view),
+                classes: &Classes::of(&view.kueue.classes, &view.jobs.classes),
                 replaces,
             };
             Wanted::of(&asking, version)
@@ -92,6 +91,8 @@ impl Placed<'_> {
             uid: &in_round.object.meta.uid,
             job,
             queue,
+            workload: &in_round.object.workload(),
+            is_prebuilt: in_round.object.prebuilt().is_some(),
             wanted: &wanted,
             elastic: names::is_elastic(&in_round.object.annotations),
             pods,
@@ -159,15 +160,5 @@ impl JobInRound<'_> {
             found.push(nodes.iter().map(|node| free.name(*node).to_owned()).collect());
         }
         Ok(found)
-    }
-}
-
-/// The priority classes of the cluster.
-fn classes(view: &ClusterView<'_>) -> Classes {
-    let classes = &view.jobs.classes;
-    Classes {
-        workloads: view.kueue.classes.iter().map(|class| (class.meta.key.name.clone(), class.value)).collect(),
-        pods: classes.iter().map(|class| (class.meta.key.name.clone(), class.value)).collect(),
-        default: classes.iter().find(|class| class.is_default).map(|class| class.meta.key.name.clone()),
     }
 }

@@ -8,7 +8,7 @@ const RESERVED: Seconds = Seconds(1_767_263_520);
 
 fn check(name: &str) -> Check {
     let meta = Meta { key: Key::cluster(name), uid: "c".into(), ..Meta::default() };
-    Check { meta, generation: 1, active: true, patience: Patience::default() }
+    Check { meta, generation: 1, active: true, patience: Patience::default(), config: None }
 }
 
 fn workload(states: &[(&str, &str)]) -> Workload {
@@ -21,7 +21,7 @@ fn workload(states: &[(&str, &str)]) -> Workload {
     };
     let meta = Meta { key: Key::new("team-a", "job-train"), uid: "w".into(), version: 7, ..Meta::default() };
     let checks = states.iter().map(state).collect();
-    Workload { meta, reserved: Some(RESERVED), checks, pod_sets: vec![PodSet::default()], of_job: None }
+    Workload { meta, reserved: Some(RESERVED), checks, pod_sets: vec![PodSet::default()], ..Workload::default() }
 }
 
 fn imagenet(cached: u64, holding: u64) -> (Key, Option<Progress>) {

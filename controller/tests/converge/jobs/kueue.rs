@@ -10,7 +10,7 @@ use super::super::kubelet::set_fates;
 use super::super::{World, assert_same, end_state};
 use super::{condition, disown, job, nodes_of, phase, pods, waiting_for};
 
-const FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
+pub(super) const FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 
 /// Installs Kueue with one flavor that covers one node.
 fn install(api: &Api) {
@@ -26,7 +26,7 @@ fn install(api: &Api) {
     });
 }
 
-fn is(workload: &Value, kind: &str) -> bool {
+pub(super) fn is(workload: &Value, kind: &str) -> bool {
     let conditions = workload["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == "True")
 }
@@ -46,7 +46,7 @@ fn set(api: &Api, workload: &mut Value, conditions: &[(&str, &str, &str)]) {
 }
 
 /// Admits a Workload with at most this many pods per pod set.
-fn admit(api: &Api, name: &str, most: u64) {
+pub(super) fn admit(api: &Api, name: &str, most: u64) {
     api.change("workloads", "team-a", name, |workload| {
         let sets = workload["spec"]["podSets"].as_array().cloned().unwrap_or_default();
         let assignment = |set: &Value| {
@@ -64,17 +64,17 @@ fn admit(api: &Api, name: &str, most: u64) {
     });
 }
 
-fn evict(api: &Api, name: &str) {
+pub(super) fn evict(api: &Api, name: &str) {
     api.change("workloads", "team-a", name, |workload| {
         set(api, workload, &[("Evicted", "True", "Preempted")]);
     });
 }
 
-fn name_of(workload: &Value) -> String {
+pub(super) fn name_of(workload: &Value) -> String {
     workload["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
-fn workload(api: &Api) -> Value {
+pub(super) fn workload(api: &Api) -> Value {
     let mut all = api.list("workloads");
     assert_eq!(all.len(), 1, "{all:#?}");
     all.remove(0)
@@ -107,14 +107,14 @@ fn play(api: &Api, most: u64, evicts: bool) -> JoinHandle<()> {
 }
 
 impl World {
-    fn with_kueue_and_jobs() -> Self {
+    pub(super) fn with_kueue_and_jobs() -> Self {
         let world = Self::with_jobs(2);
         install(&world.api);
         world
     }
 }
 
-fn queued(name: &str, kind: &str, roles: &[(&str, u32)]) -> Value {
+pub(super) fn queued(name: &str, kind: &str, roles: &[(&str, u32)]) -> Value {
     let mut job = job(name, kind, roles);
     job["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "gpus"});
     job

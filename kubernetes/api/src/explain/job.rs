@@ -98,7 +98,9 @@ pub fn explain_job(job: &TrainingJob, around: &Around) -> JobExplanation {
             "its pods are terminating, and the job is removed with the last of them".to_owned(),
         );
     }
-    if let Some(other) = job.spec.managed_by.as_ref().filter(|_| job.is_of_others()) {
+    // MultiKueue copies the status from the cluster that runs the job.
+    let is_moved = job.is_of_multikueue() && status.phase.is_some();
+    if let Some(other) = job.spec.managed_by.as_ref().filter(|_| job.is_of_others() && !is_moved) {
         let why = format!("spec.managedBy names {other}, so larder-controller leaves the job alone");
         let todo = format!("ask the administrator of {other}");
         return JobExplanation { todo, ..of(JobSituation::OfOthers, why) };
@@ -123,7 +125,11 @@ pub fn explain_job(job: &TrainingJob, around: &Around) -> JobExplanation {
         Some(Phase::Running | Phase::Shrinking | Phase::Growing) => moves(job, status, JobSituation::Runs),
     };
     append(&mut explanation.why, &facts::cluster(status));
-    if status.observed_generation < job.metadata.generation && !status.phase.is_some_and(Phase::is_terminal) {
+    let is_ended = status.phase.is_some_and(Phase::is_terminal);
+    if is_moved {
+        // The copy has a generation of its own.
+        append(&mut explanation.why, if is_ended { "" } else { "MultiKueue chooses its cluster" });
+    } else if status.observed_generation < job.metadata.generation && !is_ended {
         append(&mut explanation.next, "larder-controller has not processed the last change of its spec yet");
     }
     explanation

@@ -14,7 +14,7 @@ use crate::checked::InvalidField;
 use crate::form::{is_label, is_name, is_path};
 use crate::job_type::RestartScope;
 use crate::job_type::checked::CheckedType;
-use crate::names::{ANY_CLUSTER, DatasetKey, HERE, KUEUE_QUEUE_LABEL, MANAGED_BY};
+use crate::names::{ANY_CLUSTER, DatasetKey, HERE, KUEUE_QUEUE_LABEL, MANAGED_BY, MULTIKUEUE};
 
 mod rules;
 mod sweep;
@@ -183,6 +183,11 @@ impl TrainingJob {
     /// True if another controller runs the job.
     pub fn is_of_others(&self) -> bool {
         is_others(self.spec.managed_by.as_deref())
+    }
+
+    /// True if MultiKueue runs the job in another cluster.
+    pub fn is_of_multikueue(&self) -> bool {
+        self.spec.managed_by.as_deref() == Some(MULTIKUEUE)
     }
 
     /// Checks every value. Errors: the first invalid field.

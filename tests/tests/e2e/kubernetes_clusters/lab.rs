@@ -152,6 +152,15 @@ impl Lab {
         format!("https://{}", self.link.address())
     }
 
+    /// The kubeconfig by which the home reaches `west`, with another token.
+    pub(crate) fn west_kubeconfig(&self, token: &str) -> Value {
+        let template = "go-template={{.data.kubeconfig | base64decode}}";
+        let joined = ["get", "secret", "-n", "larder-system", "cluster-west", "-o", template];
+        let mut config: Value = serde_yaml_ng::from_str(&self.home.cluster.kubectl_ok(&joined)).unwrap();
+        config["users"][0]["user"] = json!({"token": token});
+        config
+    }
+
     /// Whether the home says that it reaches `west`.
     fn reachable(&self) -> String {
         let conditions = self.home.knows("west")["conditions"].clone();

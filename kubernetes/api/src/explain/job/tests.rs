@@ -374,11 +374,16 @@ fn a_job_in_another_cluster_says_why_it_is_there() {
 
 #[test]
 fn jobs_of_others_are_told_apart() {
-    let said = sentence(&set(job("resnet", "Queued", &[]), "/spec/managedBy", "kueue.x-k8s.io/multikueue".into()));
+    let said = sentence(&set(job("resnet", "Queued", &[]), "/spec/managedBy", "example.org/other".into()));
     assert!(
-        said.starts_with("team-a/resnet is run by another controller: spec.managedBy names kueue.x-k8s.io/multikueue"),
+        said.starts_with("team-a/resnet is run by another controller: spec.managedBy names example.org/other"),
         "{said}"
     );
+    // MultiKueue copies the status of the job.
+    let moved = set(job("resnet", "Running", &[]), "/spec/managedBy", "kueue.x-k8s.io/multikueue".into());
+    let said = sentence(&moved);
+    assert!(said.starts_with("team-a/resnet runs: "), "{said}");
+    assert!(said.contains("; MultiKueue chooses its cluster"), "{said}");
     let kueue = condition(JobConditionKind::QuotaReserved, false, "KueueDecides", "");
     let labels = json!({"kueue.x-k8s.io/queue-name": "team"});
     let own = explained(&set(job("resnet", "Queued", &[kueue]), "/metadata/labels", labels), &around());

@@ -216,7 +216,9 @@ fn failover_leaves_time_for_pods_to_end() {
 #[test]
 fn a_job_is_of_another_controller_only_if_it_says_so() {
     let of = |name: &str| serde_json::from_value::<TrainingJob>(with(json!({"managedBy": name}))).expect("a job");
-    assert!(of("kueue.x-k8s.io/multikueue").is_of_others());
+    let moved = of("kueue.x-k8s.io/multikueue");
+    assert!(moved.is_of_others() && moved.is_of_multikueue());
+    assert!(of("example.org/other").is_of_others() && !of("example.org/other").is_of_multikueue());
     assert!(!of(MANAGED_BY).is_of_others());
     assert!(!serde_json::from_value::<TrainingJob>(with(json!({}))).expect("a job").is_of_others());
 }

@@ -1,0 +1,125 @@
+//! Workloads that MultiKueue has made here, for its copies of jobs.
+
+use super::*;
+use crate::jobs::kueue::names::{for_kueue, is_elastic, is_of_origin, prebuilt};
+
+/// A Workload as MultiKueue makes it: without an owner, the job's uid and a finalizer.
+fn bare(status: Value) -> Value {
+    let mut object = served(&sample(), status);
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    metadata.remove("ownerReferences");
+    metadata.remove("finalizers");
+    metadata["labels"].as_object_mut().unwrap().remove("kueue.x-k8s.io/job-uid");
+    metadata["labels"]["kueue.x-k8s.io/multikueue-origin"] = "multikueue".into();
+    object
+}
+
+fn copy(workload: Option<JobWorkload>) -> Case {
+    Case { is_prebuilt: true, ..Case::queued(workload) }
+}
+
+fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+// SEMANTICS: J22
+#[test]
+fn a_copy_waits_for_its_workload_and_makes_none() {
+    let (_, why, writes) = copy(None).held_up();
+    let expected = format!("waits for its Workload {NAME}, which MultiKueue makes in this cluster");
+    assert_eq!((why, writes), (expected, Vec::new()));
+}
+
+// SEMANTICS: J22
+#[test]
+fn a_copy_becomes_the_owner_of_its_workload_and_runs_with_it() {
+    let mut object = bare(admission(8));
+    let (_, why, writes) = copy(find(object.clone())).held_up();
+    assert_eq!(why, "asks Kueue's queue gpus for quota");
+    let [Write { change: Change::Merge(patch), name, .. }] = &writes[..] else { panic!("{writes:?}") };
+    assert_eq!((name.as_str(), &patch["metadata"]["resourceVersion"]), (NAME, &json!("71")));
+    assert_eq!(patch["spec"], Value::Null, "MultiKueue deletes a Workload whose spec differs");
+    for field in ["ownerReferences", "labels"] {
+        let given = &patch["metadata"][field];
+        match object["metadata"].get_mut(field).and_then(Value::as_object_mut) {
+            Some(fields) => fields.extend(given.as_object().unwrap().clone()),
+            None => object["metadata"][field] = given.clone(),
+        }
+    }
+    let owned = read(object);
+    assert_eq!(owned.owner.as_ref().map(|owner| (&*owner.name, &*owner.uid)), Some(("train", "11ce-d00d")));
+    let decision = copy(Some(owned)).decide();
+    let start = Verdict::Start { granted: vec![1, 8], nodes: Vec::new(), flavors: Vec::new() };
+    assert_eq!((decision.verdict, decision.writes), (start, Vec::new()));
+}
+
+// SEMANTICS: J22
+#[test]
+fn a_workload_of_another_object_is_not_taken_over() {
+    let mut object = bare(admission(8));
+    object["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": true}]);
+    let (_, why, writes) = copy(find(object)).held_up();
+    assert_eq!((why, writes), (format!("the Workload {NAME} belongs to something else: delete it"), Vec::new()));
+    // Nor is one that MultiKueue deletes, or any by a job that makes its own.
+    let mut deleted = find(bare(admission(8))).unwrap();
+    deleted.meta.deleting = true;
+    assert_eq!(copy(Some(deleted)).held_up().2, []);
+    assert_eq!(Case::queued(find(bare(admission(8)))).held_up().2, []);
+}
+
+// SEMANTICS: J22
+#[test]
+fn a_copy_with_other_pods_than_its_workload_says_so_and_has_none() {
+    let pointer = "/spec/podSets/1/template/spec/containers/0/resources/limits/nvidia.com~1gpu";
+    for (pointer, value, what) in [
+        ("/spec/podSets/1/count", json!(9), "9 pods of worker, the job 8"),
+        ("/spec/podSets/1/name", json!("other"), "0 pods of worker, the job 8"),
+        (pointer, json!("2"), "pods of worker with other requests than the job"),
+    ] {
+        let mut object = served(&sample(), admission(8));
+        *object.pointer_mut(pointer).expect(pointer) = value;
+        let (stops, why, writes) = copy(find(object)).held_up();
+        let expected = format!(
+            "its Workload {NAME} has {what}; the JobType parameter-server must be the same here and in the job's home"
+        );
+        assert_eq!((stops, why, writes), (false, expected, Vec::new()));
+    }
+    let mut object = served(&sample(), admission(8));
+    object["spec"]["podSets"].as_array_mut().unwrap().pop();
+    assert!(copy(find(object)).held_up().1.contains("has 1 roles, the job 2"));
+    // An image of another registry uses the same quota.
+    let mut object = served(&sample(), admission(8));
+    object["spec"]["podSets"][1]["template"]["spec"]["containers"][0]["image"] = "mirror.example.org/train".into();
+    assert!(matches!(copy(find(object)).decide().verdict, Verdict::Start { .. }));
+}
+
+// SEMANTICS: J22
+#[test]
+fn the_spec_of_a_copys_workload_is_left_as_it_is() {
+    let mut object = served(&sample(), json!({}));
+    object["metadata"]["annotations"]["larder.dev/spec-digest"] = "of another version".into();
+    let workload = read(object);
+    assert_eq!(Case::queued(Some(workload.clone())).held_up().2.len(), 1, "of its own, a job updates the spec");
+    assert_eq!(copy(Some(workload)).held_up().2, []);
+}
+
+#[test]
+fn the_name_of_a_prebuilt_workload_is_in_an_annotation_or_in_a_label() {
+    let named = [("kueue.x-k8s.io/prebuilt-workload-name", "w")];
+    for (labels, annotations) in [(texts(&named), texts(&[])), (texts(&[]), texts(&named))] {
+        let (labels, annotations) = for_kueue(false, Some(labels), Some(annotations));
+        assert_eq!(prebuilt(&labels, &annotations), Some("w"));
+    }
+    assert_eq!(prebuilt(&texts(&[]), &texts(&[("kueue.x-k8s.io/prebuilt-workload-name", "")])), None);
+    assert!(is_of_origin(&texts(&[("kueue.x-k8s.io/multikueue-origin", "multikueue")])) && !is_of_origin(&texts(&[])));
+}
+
+#[test]
+fn neither_a_moved_job_nor_its_copy_is_elastic() {
+    let elastic = ("kueue.x-k8s.io/elastic-job", "true");
+    let read = |is_moved: bool, pairs: &[(&str, &str)]| for_kueue(is_moved, None, Some(texts(pairs))).1;
+    assert!(is_elastic(&read(false, &[elastic])));
+    assert!(!is_elastic(&read(true, &[elastic])));
+    assert!(!is_elastic(&read(false, &[elastic, ("kueue.x-k8s.io/prebuilt-workload-name", "w")])));
+}
