@@ -52,7 +52,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// True for work that each round adds again as long as it is not done.
+    /// True for work that each round adds again until it is done.
     fn is_repeated(&self) -> bool {
         matches!(self, Self::Abandoned(_) | Self::Moved(_) | Self::Nomination(_))
     }

@@ -43,6 +43,8 @@ pub enum Change {
     Apply(Value),
     /// Server-side apply of the status.
     ApplyStatus(Value),
+    /// Server-side apply of the status as another field manager, which owns the fields.
+    ApplyStatusAs(&'static str, Value),
     /// A merge patch.
     Merge(Value),
     /// A merge patch of the status.
@@ -72,7 +74,7 @@ impl Write {
     /// The plural name of the resource in the API.
     pub fn resource(&self) -> &'static str {
         match self.change {
-            Change::ApplyStatus(_) | Change::MergeStatus(_) => self.kind.status(),
+            Change::ApplyStatus(_) | Change::ApplyStatusAs(..) | Change::MergeStatus(_) => self.kind.status(),
             _ => self.kind.plural(),
         }
     }
@@ -80,7 +82,11 @@ impl Write {
     /// The verb, for metrics.
     pub fn verb(&self) -> &'static str {
         match self.change {
-            Change::Apply(_) | Change::ApplyStatus(_) | Change::Merge(_) | Change::MergeStatus(_) => "patch",
+            Change::Apply(_)
+            | Change::ApplyStatus(_)
+            | Change::ApplyStatusAs(..)
+            | Change::Merge(_)
+            | Change::MergeStatus(_) => "patch",
             Change::Create(_) | Change::Make(_) => "create",
             Change::Try(_) => "try",
             Change::Delete(_) => "delete",
@@ -122,11 +128,15 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
         Api::namespaced_with(client.clone(), &write.namespace, &resource)
     };
     let name = &write.name;
-    let apply = PatchParams { force: true, ..PatchParams::apply(FIELD_MANAGER) };
+    let apply_as = |manager: &str| PatchParams { force: true, ..PatchParams::apply(manager) };
+    let apply = apply_as(FIELD_MANAGER);
     let merge = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let done = match &write.change {
         Change::Apply(fields) => api.patch(name, &apply, &Patch::Apply(typed(write, fields))).await,
         Change::ApplyStatus(fields) => api.patch_status(name, &apply, &Patch::Apply(typed(write, fields))).await,
+        Change::ApplyStatusAs(manager, fields) => {
+            api.patch_status(name, &apply_as(manager), &Patch::Apply(typed(write, fields))).await
+        }
         Change::Merge(fields) => api.patch(name, &merge, &Patch::Merge(fields)).await,
         Change::MergeStatus(fields) => api.patch_status(name, &merge, &Patch::Merge(fields)).await,
         Change::Create(fields) => {

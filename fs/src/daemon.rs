@@ -2,8 +2,9 @@
 //!
 //! Its parts: [`DaemonConfig`] configures it; [`Daemon`] is a [`Node`](larder_cachenode::Node) with mounts (`core`);
 //! `mounts` owns the mounts; `service` answers gRPC; `handover` takes connections from the keeper and returns the ones
-//! that are held; `keepers` says when either may stop; `descriptor_store` keeps our own mounts while a service restarts; `offers` holds the connections that
-//! are not served yet; `error` is the only place where an error becomes a gRPC code.
+//! that are held; `keepers` decides when either may stop; `descriptor_store` keeps our own mounts while a service
+//! restarts; `offers` holds the connections that are not served yet; `error` is the only place where an error becomes a
+//! gRPC code.
 //!
 //! Invariants: a mount is listed while the kernel may send it requests. Credentials are in memory only.
 

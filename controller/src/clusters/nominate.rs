@@ -3,7 +3,7 @@
 //! MultiKueue copies the Workload to each nominated cluster, and moves the job to the first whose Kueue admits it. Until
 //! then, copies may hold quota in several clusters, and a cluster without the data may be the fastest. So one cluster is
 //! nominated first: the one that [`choice`](super::choice) puts first. One more follows in each round, and after the last
-//! of those that are known, all others at once. A nomination is never taken back, because MultiKueue would delete the copy
+//! of those that are known, all others together. A nomination is never taken back, because MultiKueue would delete the copy
 //! there.
 
 use crate::time::Seconds;

@@ -80,7 +80,7 @@ pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> V
         };
         let slots = job_state.record.state.slots().filter(|(_, slot)| slot.stage == Stage::Placed);
         let mut pods = vec![0; roles.len()];
-        for (pod, _) in slots.filter(|(pod, _)| pod.role < pods.len() && !is_there(*pod)) {
+        for (pod, _) in slots.filter(|(pod, _)| pod.role < roles.len() && !is_there(*pod)) {
             pods[pod.role] += 1;
         }
         unmade.extend(roles.iter().zip(pods).enumerate().map(|(at, (role, pods))| LeftoverPod {

@@ -60,8 +60,18 @@ impl JobObject {
     /// True if MultiKueue runs the job in another cluster, and this controller makes its Workload here. A job of a newer
     /// version is among them, because its status is a copy.
     pub fn is_moved(&self) -> bool {
+        self.is_of_multikueue && self.trial_spec.is_none() && self.is_in_kueue()
+    }
+
+    /// True if MultiKueue has created the job here, with its Workload. It deletes both in the end.
+    pub fn is_copy(&self) -> bool {
+        names::is_of_origin(&self.labels) && self.prebuilt().is_some() && self.is_in_kueue()
+    }
+
+    /// True if the job is in a queue of Kueue.
+    fn is_in_kueue(&self) -> bool {
         let is_queued = |job: &CheckedJob| matches!(job.queueing, Queueing::Kueue(_));
-        self.is_of_multikueue && self.trial_spec.is_none() && self.job.as_ref().is_ok_and(is_queued)
+        self.job.as_ref().is_ok_and(is_queued)
     }
 
     /// The Workload that MultiKueue has made for the job, which is a copy; `None`: this controller makes it.

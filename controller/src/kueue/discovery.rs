@@ -7,7 +7,7 @@ use larder_kube::{Client, Error};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::watch::{News, follow_part};
+use crate::watch::{News, follow, follow_part};
 use larder_kube::kinds::{KUEUE_GROUP, Kind, KueueKind, KueueVersion, Part};
 use larder_kube::watch::{End, Turns};
 
@@ -22,8 +22,12 @@ pub async fn follow_kueue(client: Client, turns: Turns, news: mpsc::Sender<News>
         match discover(&client).await {
             Ok(Some(version)) => {
                 info!(version = version.as_str(), "jobs in Kueue's queues can wait for data");
-                let kinds = KueueKind::ALL.map(|kind| Kind::Kueue(kind, version));
-                let end = follow_part(&client, Part::Kueue, &kinds, &turns, &news).await;
+                let kinds = KueueKind::ALL.into_iter().filter(|kind| *kind != KueueKind::MultiKueueConfig);
+                let kinds: Vec<Kind> = kinds.map(|kind| Kind::Kueue(kind, version)).collect();
+                let end = tokio::select! {
+                    end = follow_part(&client, Part::Kueue, &kinds, &turns, &news) => end,
+                    end = follow_configs(&client, version, &turns, &news) => end,
+                };
                 if end == End::Forbidden && reported != Some(End::Forbidden) {
                     warn!(
                         "the controller may not read Kueue's objects, so no job waits for data or Kueue's quota: apply its \
@@ -41,6 +45,26 @@ pub async fn follow_kueue(client: Client, turns: Turns, news: mpsc::Sender<News>
         }
         if news.send(News::Absent(Part::Kueue)).await.is_err() {
             return;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Sends events about MultiKueueConfigs until the receiver is closed. Only jobs that MultiKueue moves need them: where
+/// they are not served, or may not be read, there are none.
+async fn follow_configs(client: &Client, version: KueueVersion, turns: &Turns, news: &mpsc::Sender<News>) -> End {
+    let kind = Kind::Kueue(KueueKind::MultiKueueConfig, version);
+    let mut is_reported = false;
+    loop {
+        let end = follow(client.clone(), kind, String::new(), turns.clone(), news.clone()).await;
+        if end == End::Closed || news.send(News::All(kind, Vec::new(), Vec::new())).await.is_err() {
+            return End::Closed;
+        }
+        if end == End::Forbidden && !std::mem::replace(&mut is_reported, true) {
+            warn!(
+                "the controller may not read MultiKueueConfigs, so it nominates no clusters for MultiKueue: apply its \
+                 ClusterRole again"
+            );
         }
         tokio::time::sleep(PAUSE).await;
     }

@@ -45,6 +45,8 @@ pub struct Workload {
     pub nominated: Vec<String>,
     /// MultiKueue has moved it to a cluster.
     pub is_moved: bool,
+    /// Its status, unparsed, while clusters may be nominated for it.
+    pub status: Option<Box<Value>>,
     pub pod_sets: Vec<PodSet>,
     /// The reduced Workload for its TrainingJob.
     pub of_job: Option<Box<JobWorkload>>,
@@ -289,6 +291,11 @@ fn is_controlled(object: &DynamicObject) -> bool {
     object.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
 }
 
+/// True for the status of a Workload that has quota, waits for checks, and is in no other cluster.
+fn may_be_dispatched(status: &Value) -> bool {
+    !status["admission"].is_null() && !status["admissionChecks"].is_null() && status["clusterName"].is_null()
+}
+
 /// Reads a Workload. Skips Workloads without checks and finished Workloads, unless they belong to TrainingJobs.
 pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error> {
     let meta = meta(&object);
@@ -296,6 +303,7 @@ pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error>
     let is_of_job = owner.is_some() || meta.key.name.starts_with(JOB_PREFIX);
     let digest = annotation(&object, DIGEST_ANNOTATION).unwrap_or_default().to_owned();
     let replaces = annotation(&object, REPLACES_ANNOTATION).map(str::to_owned);
+    let unparsed = object.data.get("status").filter(|status| may_be_dispatched(status)).cloned();
     let Fields { spec, status } = fields(object.data)?;
     let is_finished = holding(&status.conditions, "Finished").is_some();
     if !is_of_job && (status.admission_checks.is_empty() || is_finished) {
@@ -339,6 +347,7 @@ pub(crate) fn workload(object: DynamicObject) -> Result<Option<Workload>, Error>
         checks: status.admission_checks,
         nominated: status.nominated_cluster_names,
         is_moved: status.cluster_name.is_some_and(|cluster| !cluster.is_empty()),
+        status: unparsed.map(Box::new),
         pod_sets,
         of_job: of_job.map(Box::new),
         meta,

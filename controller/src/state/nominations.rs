@@ -18,6 +18,9 @@ use crate::time::{Earliest, Seconds};
 use crate::work_queue::Work;
 use crate::write::{Change, Write};
 
+/// The field manager as which Kueue applies the status of Workloads, the nominations included.
+const KUEUE_ADMISSION: &str = "kueue-admission";
+
 impl State {
     /// Decides which clusters are nominated for which Workloads, and schedules the writes. Returns when that changes if
     /// nothing else does.
@@ -87,11 +90,14 @@ impl State {
         if workload.nominated == *clusters {
             return None;
         }
+        // Kueue clears the nominations with an apply that omits them, which removes a field only if no other manager owns
+        // it. So they are applied as Kueue, which would lose all other fields of the status if this apply omitted them.
+        let mut status = workload.status.as_deref()?.clone();
+        status["nominatedClusterNames"] = json!(clusters);
         // If the Workload has changed meanwhile, the write fails: it may have lost its quota, and the nominations with it.
         let metadata = json!({"resourceVersion": workload.meta.version.to_string()});
-        let fields = json!({"metadata": metadata, "status": {"nominatedClusterNames": clusters}});
-        let kind = Kind::Kueue(KueueKind::Workload, self.kueue.version);
-        Some(Write::new(kind, &key.namespace, &key.name, Change::MergeStatus(fields)))
+        let change = Change::ApplyStatusAs(KUEUE_ADMISSION, json!({"metadata": metadata, "status": status}));
+        Some(Write::new(Kind::Kueue(KueueKind::Workload, self.kueue.version), &key.namespace, &key.name, change))
     }
 }
 

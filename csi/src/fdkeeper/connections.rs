@@ -64,8 +64,7 @@ pub(crate) enum Request {
 
 impl Request {
     pub(crate) fn into_reply(self) -> Reply {
-        let (Self::Offer(_, reply) | Self::Renew(_, reply) | Self::Forget(_, reply) | Self::Leave(reply)) =
-            self;
+        let (Self::Offer(_, reply) | Self::Renew(_, reply) | Self::Forget(_, reply) | Self::Leave(reply)) = self;
         reply
     }
 }

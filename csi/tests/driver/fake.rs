@@ -272,7 +272,8 @@ impl State {
                 }
                 Ok(Some((Message::Leave(Leave { request }), _))) if !self.older => {
                     let is_stopping = self.is_stopping.load(Ordering::Acquire);
-                    self.answer(socket, request, if is_stopping { Err("larderd is stopping".to_owned()) } else { Ok(()) });
+                    let outcome = if is_stopping { Err("larderd is stopping".to_owned()) } else { Ok(()) };
+                    self.answer(socket, request, outcome);
                 }
                 Ok(None) | Err(_) => return,
                 Ok(Some(other)) => panic!("{other:?}"),

@@ -63,11 +63,9 @@ fn accept(daemon: &Arc<Daemon>, keeper: &CurrentKeeper, listener: &Listener) -> 
         let socket = Arc::new(socket);
         let start = || {
             let (daemon, talking) = (Arc::clone(daemon), Arc::clone(&socket));
-            let talk = move || {
-                match talk(&daemon, &talking) {
-                    Ok(()) => info!("keeper disconnected; its mounts are still served"),
-                    Err(error) => warn!(%error, "keeper disconnected; its mounts are still served"),
-                }
+            let talk = move || match talk(&daemon, &talking) {
+                Ok(()) => info!("keeper disconnected; its mounts are still served"),
+                Err(error) => warn!(%error, "keeper disconnected; its mounts are still served"),
             };
             std::thread::Builder::new().name("keeper".to_owned()).spawn(talk)
         };
@@ -104,10 +102,11 @@ fn passes(error: &std::io::Error) -> bool {
 }
 
 fn talk(daemon: &Arc<Daemon>, socket: &Arc<Socket>) -> std::io::Result<()> {
-    let mut keeper = daemon.keepers.enter();
     socket.set_send_timeout(Some(SEND_TIMEOUT))?;
     return_held(daemon, socket)?;
     socket.send(Message::held_end(), &[])?;
+    // A daemon that waits for a keeper stops from now on: the kernel holds the connections that were sent.
+    let mut keeper = daemon.keepers.enter();
     let mut list = HoldsList::default();
     while let Some((message, descriptors)) = socket.receive()? {
         match (message, descriptors) {

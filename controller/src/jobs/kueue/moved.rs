@@ -43,7 +43,7 @@ pub struct Situation<'a> {
     pub workload: Option<&'a JobWorkload>,
     /// Builds the Workload that the job should have, or says why it can have none.
     pub wanted: &'a dyn Fn() -> Result<Wanted, Refusal>,
-    /// How long ended jobs are kept, in seconds; `None`: until somebody deletes them.
+    /// How long ended jobs are kept, in seconds; `None`: until a user deletes them.
     pub keep_ended_jobs: Option<i64>,
 }
 
@@ -109,7 +109,7 @@ impl Situation<'_> {
         let has_quota = workload.holding("QuotaReserved").is_some();
         let evicted = workload.holding("Evicted");
         if self.is_ended() {
-            // As long as the Workload has quota here, MultiKueue finishes it once the one over there is finished.
+            // While the Workload has quota here, MultiKueue finishes it once the one over there is finished.
             let is_forgotten = evicted.is_some() || !has_quota;
             return Outcome::of(is_forgotten.then(|| self.finish(workload)).flatten());
         }

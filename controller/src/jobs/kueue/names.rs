@@ -65,6 +65,11 @@ pub fn for_kueue(is_moved: bool, labels: Option<Texts>, annotations: Option<Text
     all.1.retain(|name, _| {
         name.starts_with(PROVISIONING_PREFIX) || [ELASTIC_ANNOTATION, PREBUILT].contains(&name.as_str())
     });
+    // In its home, a job has the Workload that this controller makes.
+    if is_moved {
+        all.0.remove(PREBUILT);
+        all.1.remove(PREBUILT);
+    }
     // MultiKueue does not pass on changes of such a job, so the job cannot grow in either cluster.
     if is_moved || prebuilt(&all.0, &all.1).is_some() {
         all.1.remove(ELASTIC_ANNOTATION);
@@ -78,7 +83,7 @@ pub fn prebuilt<'a>(labels: &'a Texts, annotations: &'a Texts) -> Option<&'a str
     named.map(String::as_str).filter(|name| !name.is_empty())
 }
 
-/// True if MultiKueue has created a job with these labels here, and deletes it in the end.
+/// True if these labels name the home from which MultiKueue has copied a job.
 pub fn is_of_origin(labels: &Texts) -> bool {
     labels.contains_key(ORIGIN_LABEL)
 }

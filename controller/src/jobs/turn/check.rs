@@ -14,7 +14,6 @@ use crate::jobs::dry_run::{DryRun, DryRuns, used_up};
 use crate::jobs::eligibility::Eligibility;
 use crate::jobs::flavors;
 use crate::jobs::job_state::JobState;
-use crate::jobs::kueue::names::is_of_origin;
 use crate::jobs::machine::{Leeway, Observed, PodStage, Terms};
 use crate::jobs::objects::JobObject;
 use crate::jobs::pod_group::choice::{BOUND_SECONDS, Planner, choose};
@@ -230,8 +229,7 @@ fn terms_of(
     // A trial that is gone before its sweep has counted it would run again.
     let keep_ended_jobs = view.keep_ended_jobs.filter(|_| !view.is_trial(object));
     // MultiKueue creates a copy again that is gone before it has seen its end.
-    let is_copy = is_of_origin(&object.labels);
-    terms.ttl = terms.ttl.into_iter().chain(keep_ended_jobs).min().filter(|_| !is_copy);
+    terms.ttl = terms.ttl.into_iter().chain(keep_ended_jobs).min().filter(|_| !object.is_copy());
     terms.nodes_timeout = view.wait_for_nodes;
     let is_unplanned = job_state.profile.as_ref().is_some_and(|profile| profile.is_unplanned);
     if job.roles.iter().map(|role| u64::from(role.max)).sum::<u64>() == 1 {

@@ -1,6 +1,7 @@
 use larder_api::cluster::{ClusterStatus, HeldDataset};
 use larder_api::names::DatasetKey;
 use larder_kube::key::Meta;
+use serde_json::Value;
 
 use super::*;
 use crate::clusters::objects::ClusterObject;
@@ -49,6 +50,7 @@ fn workload(moves: &str, data: &str) -> Workload {
     Workload {
         meta: meta(train()),
         reserved: Some(RESERVED),
+        status: Some(Box::new(json!({"admission": {"clusterQueue": "vision"}, "conditions": []}))),
         checks: vec![check("moves", moves), check("data", data)],
         pod_sets: vec![PodSet { count: 1, datasets, requests, ..PodSet::default() }],
         ..Workload::default()
@@ -62,9 +64,13 @@ fn nominated(state: &mut State, after: i64) -> (Option<Vec<String>>, Option<i64>
     let write = state.nomination(&train());
     assert_eq!(work.contains(&Work::Nomination(train())), write.is_some());
     let clusters = write.map(|write| {
-        let Change::MergeStatus(fields) = &write.change else { panic!("{write:?}") };
+        let Change::ApplyStatusAs("kueue-admission", fields) = &write.change else { panic!("{write:?}") };
+        let mut fields = fields.clone();
         assert_eq!(fields["metadata"], json!({"resourceVersion": "7"}));
-        serde_json::from_value(fields["status"]["nominatedClusterNames"].clone()).unwrap()
+        let nominated = fields["status"].as_object_mut().unwrap().remove("nominatedClusterNames").unwrap();
+        let others = json!({"admission": {"clusterQueue": "vision"}, "conditions": []});
+        assert_eq!(fields["status"], others, "Kueue loses the fields that are omitted");
+        serde_json::from_value(nominated).unwrap()
     });
     (clusters, again.map(|again| again - RESERVED))
 }
@@ -89,6 +95,22 @@ fn the_cluster_with_the_data_is_nominated_first_and_others_follow() {
     assert_eq!(nominated(&mut state, 600), (names(&["west", "cloud", "other"]), None));
     with(&mut state, &["west", "cloud", "other"]);
     assert_eq!(nominated(&mut state, 900), (None, None));
+}
+
+#[test]
+fn the_status_of_a_workload_is_kept_only_while_clusters_may_be_nominated_for_it() {
+    let waiting = json!({"admission": {"clusterQueue": "vision"}, "admissionChecks": [{"name": "moves"}]});
+    let kept = |status: Value| {
+        let object = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "spec": {},
+            "metadata": {"name": "job-train", "namespace": "team-a"}, "status": status});
+        let read = crate::kueue::workload::workload(serde_json::from_value(object).unwrap());
+        read.unwrap().unwrap().status.map(|status| *status)
+    };
+    assert_eq!(kept(waiting.clone()), Some(waiting.clone()));
+    assert_eq!(kept(json!({"admissionChecks": [{"name": "moves"}]})), None);
+    let mut moved = waiting;
+    moved["clusterName"] = "west".into();
+    assert_eq!(kept(moved), None);
 }
 
 // SEMANTICS: J23

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use larder_testkit::fake_api::Mode;
 use serde_json::{Value, json};
 
 use super::super::World;
@@ -114,6 +115,25 @@ async fn a_copy_runs_with_the_workload_that_multikueue_has_made_for_it() {
     assert_eq!(phase(&world.api, "train"), "Succeeded", "it stays until MultiKueue deletes it");
     world.api.delete("trainingjobs", "team-a", "train");
     world.until("nothing of it is left", |api| api.list("workloads").is_empty()).await;
+}
+
+// SEMANTICS: J23
+#[tokio::test(start_paused = true)]
+async fn jobs_that_stay_here_need_no_multikueue_and_no_right_to_read_its_configurations() {
+    for code in [403, 404] {
+        let mut world = World::with_kueue_and_jobs();
+        world.api.turn(&["multikueueconfigs"], Mode::Refuses(code));
+        set_fates(&world.api, &[("train", "running")]);
+        world.start();
+        world.api.put("trainingjobs", queued("train", "pytorch", &[("worker", 2)]));
+        world.until("it asks", |api| !api.list("workloads").is_empty()).await;
+        admit(&world.api, &name_of(&workload(&world.api)), 2);
+        world.until("it runs", |api| phase(api, "train") == "Running").await;
+        world.rest().await;
+        let writes = world.api.writes();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!(world.api.writes(), writes, "nothing is written at rest");
+    }
 }
 
 // SEMANTICS: J22

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::jobs::kueue::names::{for_kueue, is_elastic, is_of_origin, prebuilt};
+use crate::jobs::read::training_job;
 
 /// A Workload as MultiKueue makes it: without an owner, the job's uid and a finalizer.
 fn bare(status: Value) -> Value {
@@ -113,6 +114,33 @@ fn the_name_of_a_prebuilt_workload_is_in_an_annotation_or_in_a_label() {
     }
     assert_eq!(prebuilt(&texts(&[]), &texts(&[("kueue.x-k8s.io/prebuilt-workload-name", "")])), None);
     assert!(is_of_origin(&texts(&[("kueue.x-k8s.io/multikueue-origin", "multikueue")])) && !is_of_origin(&texts(&[])));
+}
+
+// SEMANTICS: J22
+#[test]
+fn an_annotation_does_not_make_a_moved_job_use_another_workload() {
+    let named = texts(&[("kueue.x-k8s.io/prebuilt-workload-name", "w")]);
+    let (labels, annotations) = for_kueue(true, Some(named.clone()), Some(named));
+    assert_eq!(prebuilt(&labels, &annotations), None);
+}
+
+// SEMANTICS: J11
+#[test]
+fn a_label_alone_does_not_keep_an_ended_job() {
+    let queue = ("kueue.x-k8s.io/queue-name", "gpus");
+    let origin = ("kueue.x-k8s.io/multikueue-origin", "multikueue");
+    let named = ("kueue.x-k8s.io/prebuilt-workload-name", NAME);
+    let is_copy = |labels: &[(&str, &str)]| {
+        let metadata = json!({"name": "train", "namespace": "team-a", "uid": "11ce-d00d", "labels": texts(labels)});
+        let spec = json!({"type": "parameter-server", "roles": [role("server", 1, 1), role("worker", 8, 4)]});
+        let object =
+            json!({"apiVersion": "larder.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata, "spec": spec});
+        training_job(serde_json::from_value(object).unwrap()).unwrap().unwrap().is_copy()
+    };
+    assert!(is_copy(&[queue, origin, named]));
+    for labels in [[origin, named], [queue, origin], [queue, named]] {
+        assert!(!is_copy(&labels), "{labels:?}");
+    }
 }
 
 #[test]
