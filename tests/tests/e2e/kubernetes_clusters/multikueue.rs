@@ -141,6 +141,7 @@ fn multikueue_moves_a_job_and_its_status_is_seen_at_home() {
     let pods = west.live_pods("moved");
     assert_eq!(pods.len(), 1);
     assert_eq!(workload(home)["status"]["clusterName"], "west");
+    assert!(workload(home)["status"]["nominatedClusterNames"].is_null(), "Kueue can clear what Larder nominates");
     let there = workload(west);
     assert_eq!(there["metadata"]["name"], workload(home)["metadata"]["name"]);
     assert_eq!(there["metadata"]["ownerReferences"][0]["uid"], west.job("moved")["metadata"]["uid"]);
