@@ -72,7 +72,7 @@ pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again
 pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> Vec<LeftoverPod> {
     let mut unmade = Vec::new();
     for (key, job_state) in job_states.iter().filter(|(key, job_state)| !view.has(key, &job_state.uid)) {
-        let roles = job_state.profile.as_ref().map_or(&[][..], |profile| &profile.roles);
+        let roles = job_state.profile.as_ref().map_or(&[][..], |profile| &profile.roles[..]);
         let is_there = |pod: PodId| {
             let name = roles.get(pod.role).map(|role| names::pod(&key.name, &role.name, pod.index, pod.attempt));
             let of_job = name.and_then(|name| view.pods.get(&Key::new(&key.namespace, &name))?.of_job.as_ref());
