@@ -231,13 +231,13 @@ impl Driver {
             return;
         }
         let mut session = keeper.session();
-        while session.wait_for(|session| session.settled).await.is_ok() {
+        while let Ok(count) = session.wait_for(|session| session.settled).await.map(|session| session.count) {
             match keeper.leave().await {
                 Ok(()) => return,
                 // As in an upgrade of both: the next larderd needs the connections.
                 Err(KeeperError::Refused { reason }) => {
                     info!(reason, "larderd does not take the connections; waiting for the next one");
-                    let _ = session.wait_for(|session| !session.settled).await;
+                    let _ = session.wait_for(|session| !session.settled || session.count > count).await;
                 }
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
