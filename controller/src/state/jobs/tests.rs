@@ -140,15 +140,18 @@ fn pods_of_a_job_that_is_deleted_while_they_are_being_ended_use_quota_until_they
     let queue = json!({"apiVersion": "larder.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "red", "uid": "uid-red"},
         "spec": {"namespaces": ["team-a"], "quota": {"nvidia.com/gpu": {"nominal": 1}}}});
     state.apply(News::Changed(Kind::JobQueue, read(Kind::JobQueue, queue)));
-    let submit = |state: &mut State, name: &str, suspend: bool| {
+    let put = |state: &mut State, name: &str, suspend: bool| {
         let mut job = job(name);
         (job["spec"]["queue"], job["spec"]["suspend"]) = ("red".into(), suspend.into());
         state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, job)));
-        look(state, NOW);
+        look(state, NOW).0
+    };
+    let submit = |state: &mut State, name: &str| {
+        put(state, name, false);
         accept(state);
         look(state, NOW).0
     };
-    let writes = submit(&mut state, "first", false);
+    let writes = submit(&mut state, "first");
     let pod = writes.iter().find_map(|write| match &write.change {
         Change::Make(pod) if write.kind == Kind::Pod => Some(pod.clone()),
         _ => None,
@@ -160,9 +163,9 @@ fn pods_of_a_job_that_is_deleted_while_they_are_being_ended_use_quota_until_they
     state.jobs.job_states.values_mut().for_each(|job_state| job_state.end(true, true, None, NOW));
     // The pod is being deleted, and then the job is, too.
     let is_deletion = |write: &Write| write.kind == Kind::Pod && matches!(write.change, Change::Delete(_));
-    assert!(submit(&mut state, "first", true).iter().any(is_deletion));
+    assert!(put(&mut state, "first", true).iter().any(is_deletion));
     state.apply(News::Gone(Kind::TrainingJob, Key::new("team-a", "first"), 2));
-    submit(&mut state, "second", false);
+    submit(&mut state, "second");
     assert_eq!(phases(&state, Phase::Starting), 0, "the pod of the first job runs");
     state.apply(News::Gone(Kind::Pod, Key::new("team-a", "first-worker-0-1"), 3));
     look(&mut state, NOW);

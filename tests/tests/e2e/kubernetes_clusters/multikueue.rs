@@ -122,7 +122,6 @@ fn submit(lab: &Lab, name: &str, script: &str, more: &Value) {
     lab.home.apply(&[job]);
 }
 
-// SEMANTICS: J22, J23
 #[test]
 #[ignore = "needs Kueue, which takes a quarter of an hour to build: tests/cluster/kueue.sh install"]
 fn multikueue_moves_a_job_and_its_status_is_seen_at_home() {

@@ -72,11 +72,11 @@ fn a_workload_of_another_object_is_not_taken_over() {
 // SEMANTICS: J22
 #[test]
 fn a_copy_with_other_pods_than_its_workload_says_so_and_has_none() {
-    let pointer = "/spec/podSets/1/template/spec/containers/0/resources/limits/nvidia.com~1gpu";
+    let resources = "/spec/podSets/1/template/spec/containers/0/resources";
     for (pointer, value, what) in [
         ("/spec/podSets/1/count", json!(9), "9 pods of worker, the job 8"),
         ("/spec/podSets/1/name", json!("other"), "0 pods of worker, the job 8"),
-        (pointer, json!("2"), "pods of worker with other requests than the job"),
+        (resources, json!({"limits": {"nvidia.com/gpu": "2"}}), "pods of worker with other requests than the job"),
     ] {
         let mut object = served(&sample(), admission(8));
         *object.pointer_mut(pointer).expect(pointer) = value;
