@@ -95,7 +95,7 @@ pub struct Pod {
     pub runs: bool,
     /// How its container ended; only for the controller's pods.
     pub terminated: Option<Terminated>,
-    /// Its requests, while it has a node or is nominated to one.
+    /// Its requests, until it has ended, if it has a node, is nominated to one, or is a pod of a training job.
     pub requests: Amounts,
     /// The fields of a pod that belongs to a TrainingJob.
     pub of_job: Option<JobPod>,

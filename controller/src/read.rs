@@ -85,6 +85,8 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
     let ended = pod::has_ended(&pod);
     let has_node = !node.is_empty() || !nominated.is_empty();
     let takes_room = has_node && !ended;
+    // A pod that its job has left behind uses quota before it is bound, too.
+    let counts = takes_room || of_job.is_some() && !ended;
     if role.is_none() && claims.is_empty() && inline.is_empty() && of_job.is_none() && queued.is_none() && !takes_room {
         return Ok(None);
     }
@@ -102,7 +104,7 @@ pub(crate) fn pod(object: DynamicObject) -> Result<Option<Pod>, Error> {
         runs: progress.runs,
         waiting: progress.waiting,
         terminated: progress.terminated,
-        requests: pod.spec.as_ref().filter(|_| takes_room).map_or_else(Amounts::default, requests),
+        requests: pod.spec.as_ref().filter(|_| counts).map_or_else(Amounts::default, requests),
         of_job,
         queued,
     }))

@@ -7,8 +7,8 @@ use larder_api::training_job::KeepPods;
 
 use crate::jobs::cluster_view::{ClusterView, pod_id};
 use crate::jobs::job_state::JobState;
+use crate::jobs::machine::Stage;
 use crate::jobs::machine::loss::is_lost;
-use crate::jobs::machine::{PodId, Stage};
 use crate::jobs::objects::JobObject;
 use crate::jobs::queue::{LeftoverPod, Role};
 use crate::jobs::render::names;
@@ -67,28 +67,26 @@ pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again
     leftover
 }
 
-/// The pods that are still being created for jobs that were deleted, as one for each role. Those that are there already
-/// are among [`pods`], like all pods of a job that was deleted.
+/// The pods that are still being created for jobs that were deleted. Those that are there already are among [`pods`], like
+/// all pods of a job that was deleted.
 pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> Vec<LeftoverPod> {
     let mut unmade = Vec::new();
     for (key, job_state) in job_states.iter().filter(|(key, job_state)| !view.has(key, &job_state.uid)) {
-        let roles = job_state.profile.as_ref().map_or(&[][..], |profile| &profile.roles[..]);
-        let is_there = |pod: PodId| {
-            let name = roles.get(pod.role).map(|role| names::pod(&key.name, &role.name, pod.index, pod.attempt));
-            let of_job = name.and_then(|name| view.pods.get(&Key::new(&key.namespace, &name))?.of_job.as_ref());
-            of_job.is_some_and(|of_job| of_job.uid == job_state.uid)
-        };
-        let slots = job_state.record.state.slots().filter(|(_, slot)| slot.stage == Stage::Placed);
-        let mut pods = vec![0; roles.len()];
-        for (pod, _) in slots.filter(|(pod, _)| pod.role < roles.len() && !is_there(*pod)) {
-            pods[pod.role] += 1;
+        let (Some(profile), record) = (&job_state.profile, &job_state.record) else { continue };
+        for (id, _) in record.state.slots().filter(|(_, slot)| slot.stage == Stage::Placed) {
+            let Some(role) = profile.roles.get(id.role) else { continue };
+            let name = names::pod(&key.name, &role.name, id.index, id.attempt);
+            let pod = view.pods.get(&Key::new(&key.namespace, &name)).and_then(|pod| pod.of_job.as_ref());
+            if pod.is_some_and(|pod| pod.uid == job_state.uid) {
+                continue;
+            }
+            unmade.push(LeftoverPod {
+                queue: job_state.queue.clone(),
+                requests: role.requests.clone(),
+                flavor: record.flavors.get(id.role).cloned().unwrap_or_default(),
+                ..LeftoverPod::default()
+            });
         }
-        unmade.extend(roles.iter().zip(pods).enumerate().map(|(at, (role, pods))| LeftoverPod {
-            queue: job_state.queue.clone(),
-            requests: role.requests.times(pods),
-            flavor: job_state.record.flavors.get(at).cloned().unwrap_or_default(),
-            ..LeftoverPod::default()
-        }));
     }
     unmade
 }

@@ -77,6 +77,14 @@ fn accept(state: &mut State) {
     }
 }
 
+/// All writes of jobs are done.
+fn end_writes(state: &mut State) {
+    for job_state in state.jobs.job_states.values_mut() {
+        job_state.begin();
+        job_state.end(true, true, None, NOW);
+    }
+}
+
 #[test]
 fn jobs_alike_are_tried_once_and_admitted_together_with_their_status_before_their_pods() {
     let mut state = state(2, 20);
@@ -127,8 +135,7 @@ fn a_job_that_is_deleted_while_its_pods_are_being_made_uses_quota_until_that_end
     end(&mut state);
     look(&mut state, NOW);
     assert_eq!(is_in(&state, "second"), Some(Phase::Queued), "they have not begun: others ended");
-    state.jobs.job_states.values_mut().for_each(|job_state| _ = job_state.begin());
-    end(&mut state);
+    end_writes(&mut state);
     look(&mut state, NOW);
     assert_eq!((is_in(&state, "first"), is_in(&state, "second")), (None, Some(Phase::Starting)));
 }
@@ -159,8 +166,7 @@ fn pods_of_a_job_that_is_deleted_while_they_are_being_ended_use_quota_until_they
     let mut pod = pod.expect("its pod");
     (pod["metadata"]["uid"], pod["status"]) = ("uid-pod".into(), json!({"phase": "Running"}));
     state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
-    state.jobs.job_states.values_mut().for_each(|job_state| _ = job_state.begin());
-    state.jobs.job_states.values_mut().for_each(|job_state| job_state.end(true, true, None, NOW));
+    end_writes(&mut state);
     // The pod is being deleted, and then the job is, too.
     let is_deletion = |write: &Write| write.kind == Kind::Pod && matches!(write.change, Change::Delete(_));
     assert!(put(&mut state, "first", true).iter().any(is_deletion));
@@ -168,6 +174,7 @@ fn pods_of_a_job_that_is_deleted_while_they_are_being_ended_use_quota_until_they
     submit(&mut state, "second");
     assert_eq!(phases(&state, Phase::Starting), 0, "the pod of the first job runs");
     state.apply(News::Gone(Kind::Pod, Key::new("team-a", "first-worker-0-1"), 3));
+    end_writes(&mut state);
     look(&mut state, NOW);
     assert_eq!(phases(&state, Phase::Starting), 1);
 }
