@@ -3,9 +3,10 @@
 #
 #   kueue.sh install            builds the pinned Kueue, unless it is there
 #   kueue.sh check              fails unless it is there
-#   kueue.sh start DIR [jobs]   installs it into the cluster in DIR and waits until it answers; it ends with the cluster. With
-#                               `jobs` it is as `larder-bench jobs` measures it: only the API server limits it, and it has no
-#                               part in pods without jobs
+#   kueue.sh start DIR [MODE]   installs it into the cluster in DIR and waits until it answers; it ends with the cluster. Modes:
+#                               `multikueue`, without the kinds whose definitions the other clusters lack and without a part
+#                               in pods without jobs; `jobs`, the same as `larder-bench jobs` measures it: only the API
+#                               server limits it
 #
 # Kueue runs as a process in the cluster's network and needs no image. The API server reaches its webhooks by the address of
 # the bridge, with a certificate that is made here, so no service and no cert-manager are needed. The webhooks fail closed: a
@@ -46,7 +47,8 @@ start() {
     local frameworks="batch/job, pod, statefulset, jobset.x-k8s.io/jobset, trainer.kubeflow.org/trainjob, kubeflow.org/mpijob, \
 ray.io/rayjob, ray.io/raycluster, leaderworkerset.x-k8s.io/leaderworkerset"
     check
-    [[ $mode != jobs ]] || frameworks=batch/job rate=5000
+    [[ -z $mode ]] || frameworks=batch/job
+    [[ $mode != jobs ]] || rate=5000
     mkdir -p "$dir"/kueue/{certs,etc/kueue/metrics/certs,work,manifests}
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=kueue \
         -addext "subjectAltName=IP:$HOST" -keyout "$dir/kueue/certs/tls.key" -out "$dir/kueue/certs/tls.crt" 2>/dev/null
@@ -69,7 +71,7 @@ ray.io/rayjob, ray.io/raycluster, leaderworkerset.x-k8s.io/leaderworkerset"
 manifests() {
     local dir=$1 mode=$2
     cp "$here/kueue/kustomization.yaml" "$dir/kueue/manifests"
-    [[ $mode != jobs ]] || cat "$here/kueue/without-pods.yaml" >>"$dir/kueue/manifests/kustomization.yaml"
+    [[ -z $mode ]] || cat "$here/kueue/without-pods.yaml" >>"$dir/kueue/manifests/kustomization.yaml"
     cp -r "$COMPONENTS" "$dir/kueue/manifests/components"
     "$dir/bin/kubectl" kustomize "$dir/kueue/manifests" | sed -E "
         s#^(  |      )clientConfig:\$#&\n\1  caBundle: $(base64 -w0 "$dir/kueue/certs/tls.crt")#

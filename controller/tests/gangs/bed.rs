@@ -72,7 +72,7 @@ pub(crate) fn in_cluster_with_gangs(gpus_of_nodes: &[u32], test: impl AsyncFn(&B
 /// Like [`in_cluster`], with Kueue.
 pub(crate) fn in_cluster_with_kueue(gpus_of_nodes: &[u32], test: impl AsyncFn(&Bed) + Sync) {
     let cluster = Cluster::of_fake_nodes();
-    cluster.start_kueue();
+    cluster.start_kueue(&[]);
     run(&cluster, gpus_of_nodes, test);
 }
 

@@ -81,9 +81,9 @@ impl Cluster {
     }
 
     /// Starts Kueue in the cluster. `tests/cluster/kueue.sh install` builds it. Kueue ends with the cluster.
-    pub fn start_kueue(&self) {
+    pub fn start_kueue(&self, mode: &[&str]) {
         let mut command = Command::new(repository().join("tests/cluster/kueue.sh"));
-        let started = command.arg("start").arg(&self.folder).output().expect("Kueue's script runs");
+        let started = command.arg("start").arg(&self.folder).args(mode).output().expect("Kueue's script runs");
         succeeded("kueue.sh start", &started);
     }
 

@@ -43,7 +43,7 @@ impl Queue {
 
     /// Starts Kueue and the controller in a cluster, with these datasets in the namespace team-a.
     pub(crate) fn start_in(cluster: Cluster, datasets: &[&str]) -> Self {
-        cluster.start_kueue();
+        cluster.start_kueue(&[]);
         let deploy = repository().join("deploy");
         let file = |name: &str| deploy.join(name).display().to_string();
         for args in [

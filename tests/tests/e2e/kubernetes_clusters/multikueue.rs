@@ -37,6 +37,7 @@ metadata: {name: multikueue}
 rules:
 - {apiGroups: [larder.dev], resources: [trainingjobs], verbs: [create, delete, get, list, watch]}
 - {apiGroups: [larder.dev], resources: [trainingjobs/status], verbs: [get]}
+- {apiGroups: [batch], resources: [jobs], verbs: [get, list, watch]}
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]
   verbs: [create, delete, get, list, watch, patch, update]
@@ -79,8 +80,8 @@ spec: {{clusterQueue: jobs}}
 fn join(lab: &Lab) {
     let (home, west) = (&lab.home.cluster, &lab.west.cluster);
     std::thread::scope(|scope| {
-        scope.spawn(|| west.start_kueue());
-        home.start_kueue();
+        scope.spawn(|| west.start_kueue(&["multikueue"]));
+        home.start_kueue(&["multikueue"]);
     });
     west.apply(&queue(""));
     west.apply(WEST);
