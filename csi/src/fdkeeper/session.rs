@@ -188,18 +188,18 @@ impl<'a> Session<'a> {
             self.connections.counters.refusals.fetch_add(1, Ordering::Relaxed);
         }
         let accepted = outcome.is_ok();
-        let told = outcome.clone().map_err(|reason| KeeperError::Refused { reason });
+        let reported = outcome.clone().map_err(|reason| KeeperError::Refused { reason });
         match (asked, outcome) {
             (Asked::New(connection, reply), _) => {
                 // If the requester has given up, another connection of the mount may have replaced this one already.
                 if accepted && !reply.is_closed() {
                     self.connections.hold(&connection);
                 }
-                if reply.send(told).is_err() {
+                if reply.send(reported).is_err() {
                     self.connections.let_go(&connection);
                 }
             }
-            (Asked::Other(_, Some(reply)) | Asked::Leave(reply), _) => drop(reply.send(told)),
+            (Asked::Other(_, Some(reply)) | Asked::Leave(reply), _) => drop(reply.send(reported)),
             // The keeper keeps the connection: pods wait for it, and larderd retries.
             (Asked::Again(mount), Err(reason)) => warn!(%mount, reason, "larderd cannot serve a mount that pods use"),
             (Asked::Other(mount, None), Err(reason)) => warn!(%mount, reason, "larderd refuses"),

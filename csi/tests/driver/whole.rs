@@ -100,13 +100,30 @@ impl Drop for Plugin {
     }
 }
 
+/// A plugin with one volume, at `target`.
+async fn with_a_mount(rig: &Rig, target: &Path) -> Plugin {
+    let mut plugin = Plugin::start(rig, &[]);
+    plugin.ready().await;
+    NodeClient::new(plugin.channel()).node_publish_volume(plain("v", target)).await.unwrap();
+    plugin
+}
+
+/// The plugin ends, larderd serves its mount, and the next plugin can end the mount.
+async fn assert_handed_over(rig: &Rig, mut plugin: Plugin, target: &Path) {
+    assert!(plugin.ended().await.success(), "{}", plugin.log());
+    assert_eq!(rig.fake.served(), [mount_of(SOURCE)]);
+    assert_eq!(list(target).await.unwrap(), 0);
+    let mut plugin = Plugin::start(rig, &[]);
+    plugin.ready().await;
+    plugin.unpublish("v", target).await;
+    rig.assert_clean();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn mounts_outlive_the_plugin_however_it_ends() {
     let rig = Rig::new();
     let target = rig.target("a");
-    let mut plugin = Plugin::start(&rig, &[]);
-    plugin.ready().await;
-    NodeClient::new(plugin.channel()).node_publish_volume(plain("v", &target)).await.unwrap();
+    let mut plugin = with_a_mount(&rig, &target).await;
     let device = rig.mounted(&target).unwrap().device;
     plugin.signal(Signal::KILL);
     plugin.ended().await;
@@ -130,21 +147,13 @@ async fn mounts_outlive_the_plugin_however_it_ends() {
 async fn a_plugin_that_stops_while_larderd_restarts_hands_its_connections_over_first() {
     let mut rig = Rig::new();
     let target = rig.target("a");
-    let mut plugin = Plugin::start(&rig, &[]);
-    plugin.ready().await;
-    NodeClient::new(plugin.channel()).node_publish_volume(plain("v", &target)).await.unwrap();
+    let plugin = with_a_mount(&rig, &target).await;
     rig.fake.kill();
     tokio::time::sleep(Duration::from_millis(100)).await;
     plugin.signal(Signal::TERM);
     tokio::time::sleep(Duration::from_millis(500)).await;
     rig.fake.restart();
-    assert!(plugin.ended().await.success(), "{}", plugin.log());
-    assert_eq!(rig.fake.served(), [mount_of(SOURCE)]);
-    assert_eq!(list(&target).await.unwrap(), 0);
-    let mut plugin = Plugin::start(&rig, &[]);
-    plugin.ready().await;
-    plugin.unpublish("v", &target).await;
-    rig.assert_clean();
+    assert_handed_over(&rig, plugin, &target).await;
 }
 
 // SEMANTICS: K2
@@ -152,21 +161,13 @@ async fn a_plugin_that_stops_while_larderd_restarts_hands_its_connections_over_f
 async fn a_plugin_that_stops_with_larderd_stays_until_the_next_larderd_has_its_connections() {
     let mut rig = Rig::new();
     let target = rig.target("a");
-    let mut plugin = Plugin::start(&rig, &[]);
-    plugin.ready().await;
-    NodeClient::new(plugin.channel()).node_publish_volume(plain("v", &target)).await.unwrap();
+    let plugin = with_a_mount(&rig, &target).await;
     rig.fake.begin_stop();
     plugin.signal(Signal::TERM);
     until("larderd says that it stops", || plugin.log().contains("waiting for the next one")).await;
     rig.fake.kill();
     rig.fake.restart();
-    assert!(plugin.ended().await.success(), "{}", plugin.log());
-    assert_eq!(rig.fake.served(), [mount_of(SOURCE)]);
-    assert_eq!(list(&target).await.unwrap(), 0);
-    let mut plugin = Plugin::start(&rig, &[]);
-    plugin.ready().await;
-    plugin.unpublish("v", &target).await;
-    rig.assert_clean();
+    assert_handed_over(&rig, plugin, &target).await;
 }
 
 // SEMANTICS: K4
