@@ -85,9 +85,9 @@ soak: tools
 	cargo build --release --workspace --bins --tests
 	.ci/static release
 	cargo nextest run --profile soak --release -p larder-e2e -p larder-fs -p larder-store -p larder-controller \
-		-E 'test(/kill|churn|come_and_go|in_turn|every_read_is_the_reference|rotated|many_mounts|outage_of_all_nodes|busy_machine|a_tree_/)'
+		-E 'test(/kill|loss_of_power|churn|come_and_go|in_turn|every_read_is_the_reference|rotated|many_mounts|outage_of_all_nodes|busy_machine|a_tree_/)'
 	cargo nextest run --profile soak --release -p larder-e2e -p larder-controller --run-ignored only \
-		-E 'test(/^(day|serving)::|five_thousand|with_failover/)'
+		-E 'test(/^(day|serving)::|five_thousand|with_failover|how_long_a_status/)'
 
 doc: packages
 	cargo test --workspace --doc

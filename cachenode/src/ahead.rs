@@ -194,6 +194,11 @@ impl ReadAhead {
         self.change(|streams| streams.extended(stream, last, fetched))
     }
 
+    /// Ends a stream for which nothing more is fetched.
+    pub(crate) fn end(&self, stream: u64) {
+        self.change(|streams| streams.end(stream));
+    }
+
     /// Records the read of a block. Returns what is to be fetched ahead of it now.
     pub(crate) fn read(&self, block: BlockIndex) -> Option<Next> {
         let has_it = |ahead: &AtomicU64| {

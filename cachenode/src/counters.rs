@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use larder_origin::{Attempt, Scheme};
 use larder_store::StoreCounters;
-use larder_telemetry::{Histogram, Sample};
+use larder_telemetry::{Histogram, Sample, Value};
 
 /// Where a read found its bytes. The slowest is the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,7 +111,12 @@ impl StatsCounters {
             .map(|attempt| (attempt.name(), self.origin_retries[attempt as usize].load(Ordering::Relaxed)))
     }
 
-    /// The counters that have labels.
+    /// How long reads waited for planned blocks, summed over the reads.
+    pub(crate) fn plan_stalls(&self) -> Duration {
+        Duration::from_micros(self.plan_stalled_microseconds.load(Ordering::Relaxed))
+    }
+
+    /// The counters that have labels, or that are not whole numbers.
     pub(crate) fn labelled(&self) -> Vec<Sample> {
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut samples = Vec::new();
@@ -127,6 +132,7 @@ impl StatsCounters {
             samples.push(Sample::with("origin_retries_total", [("reason", reason)], retries));
         }
         samples.push(Sample::new("passes_total", number(&self.passes)));
+        samples.push(Sample::of("plan_stall_seconds_total", [], Value::Time(self.plan_stalls())));
         samples
     }
 
@@ -179,7 +185,6 @@ impl StatsCounters {
             ("fs_plan_blocks_wasted_total", &self.plan_blocks_wasted),
             ("fs_plan_blocks_in_page_cache_total", &self.plan_blocks_in_page_cache),
             ("fs_plan_wasted_bytes_total", &self.plan_wasted_bytes),
-            ("fs_plan_stalled_microseconds_total", &self.plan_stalled_microseconds),
         ]
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
         .into_iter()

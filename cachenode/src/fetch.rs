@@ -513,12 +513,14 @@ impl Fetcher {
 
     /// Records a read of this part, and fetches ahead of its reader if its block is one at which to do so.
     pub(crate) fn touched(self: &Arc<Self>, part: &BlockPart) {
-        if let Some(next) = self.ahead.read(part.block)
-            && !self.tensors.leave_out(part)
-        {
-            let fetcher = Arc::clone(self);
-            let ahead = async move { fetcher.read_ahead(next) };
-            self.tasks.spawn_on(Caller::current().run(ahead), &self.runtime);
+        match self.ahead.read(part.block) {
+            Some(next) if self.tensors.leave_out(part) => self.ahead.end(next.stream),
+            Some(next) => {
+                let fetcher = Arc::clone(self);
+                let ahead = async move { fetcher.read_ahead(next) };
+                self.tasks.spawn_on(Caller::current().run(ahead), &self.runtime);
+            }
+            None => {}
         }
         self.read_tensors(part);
     }

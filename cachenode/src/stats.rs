@@ -58,6 +58,9 @@ pub struct StallStats {
     pub reads_waiting: u64,
     /// How long the first of them has waited; 0 if none waits.
     pub oldest_wait_seconds: f64,
+    /// How long reads waited for planned blocks, summed over the reads.
+    #[serde(default)]
+    pub plan_seconds: f64,
 }
 
 /// Durations of one kind.

@@ -206,10 +206,15 @@ impl Window {
         self.allows_pieces && self.lock().pieces.has_next(part)
     }
 
-    /// Holds a piece for a while, if there is memory.
+    /// Holds a piece for a while, if there is memory. Older pieces make room for it, and blocks do not.
     pub(crate) fn hold_piece(&self, piece: BlockPart, bytes: Bytes) {
-        if let Some(memory) = self.memory.try_acquire(kib(u64::from(piece.len))) {
-            self.lock().pieces.hold(piece, bytes, memory, self.capacity_bytes / SHARE_PIECES);
+        let len = u64::from(piece.len);
+        let mut inner = self.lock();
+        while !self.fits(&inner, len) && inner.pieces.drop_oldest() {}
+        if self.fits(&inner, len)
+            && let Some(memory) = self.memory.try_acquire(kib(len))
+        {
+            inner.pieces.hold(piece, bytes, memory, self.capacity_bytes / SHARE_PIECES);
         }
     }
 
@@ -271,16 +276,24 @@ impl Window {
         inner.hold(block, bytes, Some(memory));
     }
 
-    /// Takes a block all of which was read elsewhere. It stays for late requests of its parts.
+    /// Takes a block all of which was read elsewhere. It stays for late requests of its parts, if there is room.
     pub(crate) fn insert_read(&self, block: BlockIndex, bytes: Bytes, memory: Permit) {
         let mut inner = self.lock();
         if inner.unread.by_index.contains_key(&block) {
             return;
         }
         inner.read.remove(block);
-        let held = Held { bytes, read: ReadRanges::default(), used: Instant::now(), _memory: Some(memory) };
-        inner.read.push(block, held);
         inner.note_read(block);
+        let len = bytes.len() as u64;
+        while !self.fits(&inner, len)
+            && let Some(&oldest) = inner.read.order.front()
+        {
+            inner.read.remove(oldest);
+        }
+        if self.fits(&inner, len) {
+            let held = Held { bytes, read: ReadRanges::default(), used: Instant::now(), _memory: Some(memory) };
+            inner.read.push(block, held);
+        }
         inner.limit_read(self.capacity_bytes / SHARE_READ);
     }
 
@@ -291,12 +304,17 @@ impl Window {
         inner.unread.bytes + inner.read.bytes + inner.pieces.bytes()
     }
 
+    /// True if this many bytes more are no more than the capacity.
+    fn fits(&self, inner: &Inner, bytes: u64) -> bool {
+        inner.bytes() + bytes <= self.capacity_bytes
+    }
+
     /// Drops blocks that were read or are stale until this many bytes fit. Returns the memory for them; `None` if they
     /// do not fit.
     fn make_room(&self, inner: &mut Inner, bytes: u64) -> Option<Permit> {
         let now = Instant::now();
         loop {
-            let fits = inner.bytes() == 0 || inner.bytes() + bytes <= self.capacity_bytes;
+            let fits = inner.bytes() == 0 || self.fits(inner, bytes);
             if let Some(memory) = fits.then(|| self.memory.try_acquire(kib(bytes))).flatten() {
                 return Some(memory);
             }

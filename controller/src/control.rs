@@ -108,6 +108,7 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     };
     counters.leading.store(true, Ordering::Relaxed);
     let (holding, acting) = (stop.clone(), stop.clone());
+    let client = election.guard(client);
     tasks.spawn(async move { election.hold(since, holding).await });
     tasks.spawn(act(client, config, counters, acting));
     // The first task that ends also ends the process: without its Lease a controller must not act, and without its loop

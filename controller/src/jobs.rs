@@ -14,7 +14,8 @@
 //! required pod of a job, or for none. [`kueue`] replaces [`queue`] for jobs in queues of Kueue, and [`pod_group`]
 //! replaces [`plan`] where kube-scheduler has gang scheduling. [`constraints`] are those of pods that kube-scheduler
 //! decides about. [`render`] renders a job's pods from its JobType, [`report`] computes its status, and the last phase
-//! of the `turn` collects all of its writes.
+//! of the `turn` collects all of its writes. Jobs create many pods in turns ([`pod_turns`]).
+//! While nothing is to be done about a job, it rests: rounds count it, and skip its phases.
 //!
 //! A job with a [`sweep`] has no part in a round: it only creates other jobs, its trials.
 //!
@@ -52,6 +53,7 @@ pub mod plan;
 pub mod planned;
 pub mod pod_decisions;
 pub mod pod_group;
+pub mod pod_turns;
 pub mod pod_waits;
 pub mod profile;
 pub mod queue;

@@ -155,11 +155,36 @@ fn passthrough(
     init: &[u8],
     lender: Option<Lender>,
 ) -> io::Result<Option<Passthrough>> {
-    if let Some(lent) = requests.lent()? {
-        return Ok(Some(Passthrough::resumed(lent)));
-    }
     let is_first = || wire::offers_passthrough(init).is_some_and(|unique| wire::waits(fuse.as_fd(), unique));
-    let Some(lender) = lender.filter(|_| is_first()) else { return Ok(None) };
-    requests.answers_opens()?;
-    Ok(Some(Passthrough::lending(lender, fuse, requests)))
+    match (requests.lent()?, lender) {
+        // An attempt that ended before INIT was answered has lent nothing.
+        (_, Some(lender)) if is_first() => {
+            requests.answers_opens()?;
+            Ok(Some(Passthrough::lending(lender, fuse, requests)))
+        }
+        (Some(lent), _) => Ok(Some(Passthrough::resumed(lent))),
+        (None, _) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_daemon_api::handover::request_memory;
+    use larder_testkit::kernel::{self, Kernel};
+
+    use super::*;
+    use crate::wire::operation;
+
+    // SEMANTICS: C22
+    #[test]
+    fn files_are_lent_also_after_an_attempt_that_ended_before_init_was_answered() {
+        let (_kernel, fuse) = Kernel::connect();
+        let (fuse, memory) = (Arc::new(fuse), request_memory().unwrap());
+        let init = kernel::request(operation::INIT, 2, 0, &kernel::words(&[7, 40, 1 << 17, 1 << 30, 1 << 5]));
+        for _ in 0..2 {
+            let (requests, _) = Requests::open(memory.as_fd()).unwrap();
+            let passthrough = passthrough(&requests, &fuse, &init, Some(Lender::Own)).unwrap();
+            assert!(passthrough.unwrap().lends());
+        }
+    }
 }

@@ -254,6 +254,12 @@ impl Passthrough {
         }
     }
 
+    /// True if it may lend files.
+    #[cfg(test)]
+    pub(crate) fn lends(&self) -> bool {
+        !matches!(self.registrar, Registrar::Nobody)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -97,6 +97,13 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
     /// Writes a whole object and returns its version. Readers see either the whole object or none of it.
     async fn put(&self, key: &[u8], bytes: Bytes) -> Result<Version, OriginError>;
 
+    /// Writes a whole object if the store itself finds that its bytes have this MD5, and returns its version. `None` if
+    /// the store refused: the bytes have another MD5, or the store does not write this way. Makes one attempt. After
+    /// `None` and after an error, the caller compares the bytes and uses `put`.
+    async fn put_with_md5(&self, _key: &[u8], _bytes: Bytes, _md5: &[u8; 16]) -> Result<Option<Version>, OriginError> {
+        Ok(None)
+    }
+
     /// Writes an object of any size in constant memory. Readers see it once the stream has ended. An error in the
     /// stream leaves the key unchanged.
     async fn put_stream(

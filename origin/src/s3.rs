@@ -1,6 +1,7 @@
 //! S3 and servers that speak its protocol.
 //!
-//! Reads and listings use requests of our own. Writes use object_store, which implements multipart uploads.
+//! Reads, listings and writes with an MD5 use requests of our own. Other writes use object_store, which implements
+//! multipart uploads.
 //!
 //! - `settings` turns flags, environment and `profile` into a `client`, which sends requests signed by `sigv4`.
 //! - `sts`, `sso` and `process` are ways to keys that expire.
@@ -241,6 +242,30 @@ impl Origin for S3Origin {
         match self.writer().put(key, &full, bytes).await? {
             Some(version) => Ok(version),
             None => Ok(self.head(key).await?.version),
+        }
+    }
+
+    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Option<Version>, OriginError> {
+        if !self.client.writes_plainly {
+            return Ok(None);
+        }
+        let full = self.full_key(key)?;
+        // The same keys as `put`.
+        keys::path(key, &full)?;
+        let target = Target::Put { full: &full, bytes: &bytes, md5 };
+        // As for object_store's writes, this limits the whole transfer.
+        let attempt_timeout = self.policy.attempt_timeout.max(self.policy.deadline / 3);
+        let retry = Retry::new(&RetryPolicy { attempt_timeout, ..self.policy.clone() }, key);
+        match self.client.send(&retry, Method::PUT, key, &target, None, None).await {
+            Ok(answer) => match headers::etag(answer.headers()) {
+                Some(version) => Ok(Some(version)),
+                None => Ok(Some(self.head(key).await?.version)),
+            },
+            Err(AttemptError::Final(OriginError::Invalid { what })) => {
+                tracing::debug!(%what, "not written with its MD5");
+                Ok(None)
+            }
+            Err(AttemptError::Final(error) | AttemptError::Retryable(error)) => Err(error),
         }
     }
 

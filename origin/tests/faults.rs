@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_dataset::VersionTag;
 use larder_origin::{Depth, Origin, OriginConfig, OriginError, Version, open};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_testkit::{Fault, FaultProxy, RequestHead, seeded_bytes};
@@ -279,6 +280,23 @@ async fn puts_survive_faults_and_end_in_time() {
     let put =
         tokio::time::timeout(HANG, refused.origin.put(b"new", Bytes::from_static(b"x"))).await.expect("a put ends");
     assert!(matches!(put, Err(OriginError::TimedOut { .. } | OriginError::Unavailable { .. })), "{put:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_byte_that_is_flipped_on_its_way_is_not_stored_under_the_md5_of_what_was_sent() {
+    let bench = Bench::new(Duration::from_secs(20)).await;
+    let Version::ETag(tag) = bench.version.clone() else { panic!("an entity tag") };
+    let (md5, _) = VersionTag::ETag(tag.into()).md5().expect("an MD5");
+    let put = async || bench.origin.put_with_md5(b"new", bench.bytes.clone().into(), &md5).await;
+    bench.break_next(1, Fault::FlipBody);
+    assert_eq!(put().await.expect("a refusal"), None);
+    let head = bench.origin.head(b"new").await;
+    assert!(matches!(head, Err(OriginError::NotFound { .. })), "{head:?}");
+    // Whether a server in trouble compares bytes is not known.
+    bench.break_next(1, Fault::Status { status: 503, code: "SlowDown" });
+    let busy = put().await;
+    assert!(matches!(busy, Err(OriginError::Busy { .. })), "{busy:?}");
+    assert_eq!(put().await.expect("an answer"), Some(bench.version.clone()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

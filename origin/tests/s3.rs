@@ -100,6 +100,40 @@ async fn prefix_with_an_empty_part_is_read_but_not_written() {
     assert_eq!(origin.read(b"k", 0..1, Some(&page.files[0].version)).await.expect("read"), "x");
     let put = origin.put(b"k", "y".into()).await;
     assert!(matches!(put, Err(OriginError::Invalid { .. })), "{put:?}");
+    let put = origin.put_with_md5(b"k", "hello".into(), &MD5_OF_HELLO).await;
+    assert!(matches!(put, Err(OriginError::Invalid { .. })), "{put:?}");
+}
+
+/// The MD5 of "hello".
+const MD5_OF_HELLO: [u8; 16] =
+    [0x5d, 0x41, 0x40, 0x2a, 0xbc, 0x4b, 0x2a, 0x76, 0xb9, 0x71, 0x9d, 0x91, 0x10, 0x17, 0xc5, 0x92];
+
+#[tokio::test]
+async fn a_server_stores_bytes_only_under_their_own_md5() {
+    let server = server().await;
+    let origin = origin("s3://bucket/pre fix+%", &config(&server));
+    let refused = origin.put_with_md5(b"a b/c", "hellO".into(), &MD5_OF_HELLO).await.expect("an answer");
+    assert_eq!(refused, None);
+    assert!(matches!(origin.head(b"a b/c").await, Err(OriginError::NotFound { .. })), "nothing was stored");
+    let stored = origin.put_with_md5(b"a b/c", "hello".into(), &MD5_OF_HELLO).await.expect("an answer");
+    assert_eq!(stored, Some(Version::ETag("\"5d41402abc4b2a76b9719d911017c592\"".into())));
+    assert_eq!(origin.read(b"a b/c", 0..5, stored.as_ref()).await.expect("read"), "hello");
+}
+
+#[tokio::test]
+async fn objects_that_need_headers_of_object_store_are_not_written_without_them() {
+    let server = server().await;
+    for (name, value) in [
+        ("AWS_SERVER_SIDE_ENCRYPTION", "AES256"),
+        ("AWS_CHECKSUM_ALGORITHM", "sha256"),
+        ("AWS_DEFAULT_CONTENT_TYPE", "image/jpeg"),
+    ] {
+        let mut config = config(&server);
+        config.env.set(name, value);
+        let stored = origin("s3://bucket", &config).put_with_md5(b"k", "hello".into(), &MD5_OF_HELLO).await;
+        assert!(matches!(stored, Ok(None)), "{name}: {stored:?}");
+    }
+    assert_eq!(server.counters().puts, 0);
 }
 
 #[tokio::test]

@@ -14,6 +14,10 @@ use larder_origin::{Depth, Origin, OriginConfig, OriginError, conformance, open}
 use larder_testkit::{FakeSts, RealServer, ServerKind, StsAnswer};
 use serde_json::{Value, json};
 
+/// The MD5 of "hello".
+const MD5_OF_HELLO: [u8; 16] =
+    [0x5d, 0x41, 0x40, 0x2a, 0xbc, 0x4b, 0x2a, 0x76, 0xb9, 0x71, 0x9d, 0x91, 0x10, 0x17, 0xc5, 0x92];
+
 fn origin(server: &RealServer, url: &str, env: Vec<(&'static str, String)>) -> Arc<dyn Origin> {
     let endpoint = Some(server.endpoint().to_owned());
     let config = OriginConfig { endpoint, env: env.into_iter().collect(), ..OriginConfig::default() };
@@ -26,6 +30,11 @@ async fn conforms(kind: ServerKind, many: usize) {
         conformance(origin(&server, &server.url(prefix), server.env()), seed, many).await;
     }
     wrong_credentials_are_denied(&server).await;
+    let md5s = origin(&server, &server.url("md5s"), server.env());
+    let refused = md5s.put_with_md5(b"k", "hellO".into(), &MD5_OF_HELLO).await.expect("an answer");
+    assert_eq!(refused, None);
+    let stored = md5s.put_with_md5(b"k", "hello".into(), &MD5_OF_HELLO).await.expect("an answer");
+    assert_eq!(stored.is_some(), matches!(kind, ServerKind::Minio | ServerKind::Ceph), "only S3 compares them");
     let elsewhere = origin(&server, &server.url("").replace(RealServer::BUCKET, "larder-none"), server.env());
     for depth in [Depth::One, Depth::All] {
         let missing = elsewhere.list(b"", None, depth).await.expect_err("no bucket");

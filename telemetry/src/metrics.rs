@@ -268,11 +268,6 @@ pub const METRICS: &[Metric] = &[
         "blocks",
         "planned blocks that were fetched, not kept and not read: their plan ended, changed, or was not followed",
     ),
-    counter(
-        "fs_plan_stalled_microseconds_total",
-        "microseconds",
-        "time that reads waited for planned blocks, summed over the reads",
-    ),
     counter("fs_plan_wasted_bytes_total", "bytes", "bytes of `fs_plan_blocks_wasted_total`"),
     counter(
         "fs_read_bytes_origin_total",
@@ -355,6 +350,7 @@ pub const METRICS: &[Metric] = &[
         "refused reads by `direction` (`by_peers`, `of_peers`) and `reason` (`not_served`, `no_such_range`, `gone`, \
          `stale`, `timed_out`, `unavailable`, `stopping`)",
     ),
+    counter("plan_stall_seconds_total", "seconds", "time that reads waited for planned blocks, summed over the reads"),
     counter("process_cpu_seconds_total", "seconds", "CPU time of the process"),
     gauge("process_open_fds", "descriptors", "open file descriptors of the process"),
     gauge("process_resident_memory_bytes", "bytes", "resident memory of the process, mapped files included"),

@@ -85,15 +85,18 @@ define_one() {
     "$here/cluster.sh" exec "$dir" kubectl apply --server-side -f "$folder/definitions" >/dev/null
 }
 
-# A process has no certificate's folder in its flags that all of them know, but the default is in its TMPDIR.
+# Most look for their certificate in their TMPDIR, and have no flag for its folder.
 start_one() {
-    local dir=$1 name=$2 health=$8 webhook=$9 program own
+    local dir=$1 name=$2 health=$8 webhook=$9 program own certificate
     program=$(folder "$2" "$4")/program own=$dir/controllers/$2
-    mkdir -p "$own/k8s-webhook-server/serving-certs"
-    cp "$dir"/controllers/certs/tls.* "$own/k8s-webhook-server/serving-certs"
+    certificate=$own/k8s-webhook-server/serving-certs
+    mkdir -p "$certificate"
+    cp "$dir"/controllers/certs/tls.* "$certificate"
     local -a flags
     case $name in
         jobset | lws | trainer)
+            # LeaderWorkerSet has a default of its own, which is the same for all processes.
+            [[ $name != lws ]] || webhook="$webhook, certDir: $certificate"
             configuration "$name" "$health" "$webhook" >"$own/config.yaml"
             flags=("--config=$own/config.yaml")
             ;;

@@ -1,6 +1,7 @@
 //! Shared parts of the scenarios: [`Lab`], an S3 server with a fault proxy in front of it and a home folder for the
 //! command; [`Mount`], a dataset mounted by the real binary; [`nodes::Nodes`], a lab of several nodes;
-//! [`platform::Platform`], a Kubernetes with Larder; [`devices::Devices`], a Kubernetes with fake GPUs and HCAs.
+//! [`platform::Platform`], a Kubernetes with Larder; [`devices::Devices`], a Kubernetes with fake GPUs and HCAs;
+//! [`Watch`], the changes of Kubernetes objects.
 //!
 //! Invariant: whatever a test does, when its `Lab` and `Mount`s are dropped, no mount, process or file of it is left.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "this is test code: a panic is how it fails")]
@@ -20,6 +21,7 @@ mod plugin;
 mod process;
 mod systemd;
 mod waiting;
+mod watch;
 
 pub use ioctl::ioctl;
 pub use keeper::Keeper;
@@ -31,3 +33,4 @@ pub use plugin::Plugin;
 pub use process::{assert_private, connections_of, memory_kib};
 pub use systemd::Systemd;
 pub use waiting::wait_until;
+pub use watch::Watch;

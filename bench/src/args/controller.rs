@@ -19,6 +19,7 @@ nodes ready. As root, in Larder's repository (building Kubernetes and kwok requi
   tests/cluster/kwok.sh install
   tests/cluster/kwok.sh start /tmp/kwok
   tests/cluster/cluster.sh exec /tmp/kwok kubectl apply -k $PWD/deploy/crds
+  tests/cluster/cluster.sh exec /tmp/kwok kubectl wait --for=condition=Established crd --all
   tests/cluster/cluster.sh exec /tmp/kwok $PWD/target/release/larder-bench controller
   tests/cluster/cluster.sh stop /tmp/kwok
 `cluster.sh exec` runs commands in /, so paths must be absolute. The cluster stops with the shell

@@ -23,6 +23,7 @@ Kubernetes and kwok requires Go):
   tests/cluster/kwok.sh install
   tests/cluster/kwok.sh start /tmp/kwok $$ pods
   tests/cluster/cluster.sh exec /tmp/kwok kubectl apply --server-side -k $PWD/deploy/crds
+  tests/cluster/cluster.sh exec /tmp/kwok kubectl wait --for=condition=Established crd --all
   tests/cluster/cluster.sh exec /tmp/kwok $PWD/target/release/larder-bench extender
 `cluster.sh exec` runs commands in /, so paths must be absolute. The cluster stops with the shell
 that started it.

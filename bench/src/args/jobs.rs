@@ -22,6 +22,7 @@ Kueue and coscheduling requires Go):
   tests/cluster/peers.sh install
   tests/cluster/kwok.sh start /tmp/kwok $$ pods
   tests/cluster/cluster.sh exec /tmp/kwok kubectl apply -k $PWD/deploy/crds
+  tests/cluster/cluster.sh exec /tmp/kwok kubectl wait --for=condition=Established crd --all
   tests/cluster/kueue.sh start /tmp/kwok jobs
   tests/cluster/peers.sh start /tmp/kwok
   tests/cluster/cluster.sh exec /tmp/kwok $PWD/target/release/larder-bench jobs

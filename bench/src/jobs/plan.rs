@@ -1,5 +1,6 @@
 //! The time to plan a large gang. Planning does no I/O, so the scenario needs no cluster.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
 use anyhow::ensure;
@@ -72,8 +73,8 @@ fn room((at, node): (u64, &Node)) -> NodeRoom<'_> {
     let used = [(GPU, at % 8), ("cpu", at % 8 * 8_000), ("memory", (at % 8) << 36), ("pods", at % 20)];
     NodeRoom {
         node,
-        allocatable: all.into_iter().collect(),
-        used: used.into_iter().collect(),
+        allocatable: Cow::Owned(all.into_iter().collect()),
+        used: Cow::Owned(used.into_iter().collect()),
         held: if at % 7 == 0 { [(Key::new("team", "pets"), at << 20)].into() } else { Default::default() },
     }
 }

@@ -125,7 +125,7 @@ impl Mounted<'_> {
             if work == Work::Beside {
                 self.settle_planned()?;
             }
-            let (before, cpu_before) = (self.metrics()?, Usage::of(&self.processes).cpu_seconds);
+            let (before, cpu_before) = (self.stats()?, Usage::of(&self.processes).cpu_seconds);
             self.server.reset_counters();
             let mut plan = work.is_planned().then(|| self.plan("plan", read)).transpose()?;
             if work == Work::Silent {
@@ -133,7 +133,7 @@ impl Mounted<'_> {
             }
             let epoch = self.epoch(reads)?;
             let daemon_cpu_seconds = Usage::of(&self.processes).cpu_seconds - cpu_before;
-            let (after, counters) = (self.metrics()?, self.server.counters());
+            let (after, counters) = (self.stats()?, self.server.counters());
             if let Some(plan) = &mut plan
                 && let Some(status) = plan.ended()?
                 && !status.success()
@@ -141,8 +141,13 @@ impl Mounted<'_> {
                 bail!("larder plan ended with {status}: {}", plan.last_words());
             }
             let grown = |name: &str| {
-                let of = |metrics: &Value| metrics[name].as_u64().with_context(|| format!("the stats have no {name}"));
+                let of = |stats: &Value| {
+                    stats["metrics"][name].as_u64().with_context(|| format!("the stats have no {name}"))
+                };
                 Ok::<u64, anyhow::Error>(of(&after)?.saturating_sub(of(&before)?))
+            };
+            let stalled = |stats: &Value| {
+                stats["stalls"]["plan_seconds"].as_f64().context("the stats do not say how long planned reads waited")
             };
             Ok(PlanRow {
                 work,
@@ -155,7 +160,7 @@ impl Mounted<'_> {
                 get_bytes: counters.get_bytes,
                 daemon_cpu_seconds,
                 in_time: grown("fs_plan_blocks_in_time_total")?,
-                stalled_seconds: grown("fs_plan_stalled_microseconds_total")? as f64 / 1e6,
+                stalled_seconds: stalled(&after)? - stalled(&before)?,
                 wasted_bytes: grown("fs_plan_wasted_bytes_total")?,
             })
         };
@@ -189,16 +194,16 @@ impl Mounted<'_> {
 
     fn wait_until(&self, what: &str, mut is_so: impl FnMut(&Value) -> bool) -> anyhow::Result<()> {
         let started = Instant::now();
-        while !is_so(&self.metrics()?) {
+        while !is_so(&self.stats()?["metrics"]) {
             self.corpus.stop.check()?;
             ensure!(started.elapsed() < SETTLE_TIMEOUT, "waited in vain until {what}");
         }
         Ok(())
     }
 
-    fn metrics(&self) -> anyhow::Result<Value> {
+    fn stats(&self) -> anyhow::Result<Value> {
         std::thread::sleep(STATS_AGE);
-        Ok(mount_stats::read(&self.folder)?["metrics"].take())
+        mount_stats::read(&self.folder)
     }
 
     /// Plans these files, by their numbers, for as long as the process lives.

@@ -63,7 +63,7 @@ impl Depth {
 
 /// The blocks to fetch ahead of a stream now: those after `block`, up to its depth and its limit. Those up to `last`
 /// were fetched before; they may have been read and dropped again, and are not fetched again. To be reported to
-/// [`Streams::extended`].
+/// [`Streams::extended`], or to [`Streams::end`]: the stream does not go on before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Next {
     /// The number of the stream.
@@ -233,6 +233,13 @@ impl Streams {
         }
         let moved = stream.moved.take()?;
         stream.extend(moved)
+    }
+
+    /// A stream ends, and what is to be fetched for it is not.
+    pub(super) fn end(&mut self, number: u64) {
+        if let Some(slot) = self.position(|stream| stream.number == number) {
+            self.slots[slot] = None;
+        }
     }
 
     /// A block was read. Returns what is to be fetched now.

@@ -110,7 +110,13 @@ impl Dataset {
             .collect();
         let (reads_waiting, oldest) = self.waiting();
         let seconds = by_cause.values().sum();
-        StallStats { seconds, by_cause, reads_waiting, oldest_wait_seconds: oldest.as_secs_f64() }
+        StallStats {
+            seconds,
+            by_cause,
+            reads_waiting,
+            oldest_wait_seconds: oldest.as_secs_f64(),
+            plan_seconds: self.counters.plan_stalls().as_secs_f64(),
+        }
     }
 
     /// The `reads` section.

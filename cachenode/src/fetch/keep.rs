@@ -35,6 +35,9 @@ use crate::memory::{Account, Permit};
 /// Interval between two looks at whether an adoption has ended.
 const ADOPTED_POLL: Duration = Duration::from_millis(20);
 
+/// The same for whether the store has written a piece of a block.
+const WRITTEN_POLL: Duration = Duration::from_millis(20);
+
 /// KiB that a read of a part of a block may need beyond the part: what its checksums cover is read whole.
 const ROUNDED_KIB: u32 = 136;
 
@@ -134,10 +137,10 @@ impl Keeper {
     /// Cancel-safe.
     pub(super) async fn admit(&self, part: BlockPart, purpose: Purpose) -> Admission {
         let cache = &self.context.cache;
+        // Later, a planned block might evict another.
+        let may_be_later = || purpose != Purpose::Planned || !cache.usage().policy.evicts();
         if cache.is_rebuilding() {
-            // Later, it might evict.
-            let is_refused = purpose == Purpose::Planned && cache.usage().policy.evicts();
-            return if is_refused { Admission::Refused } else { Admission::Later };
+            return if may_be_later() { Admission::Later } else { Admission::Refused };
         }
         let permit = match purpose {
             Purpose::Read | Purpose::Ahead | Purpose::Planned | Purpose::Peer { .. } => {
@@ -154,7 +157,12 @@ impl Keeper {
             }
             Purpose::Warm | Purpose::WarmAlone => self.admit_warmed(part, purpose).await,
         };
-        permit.map_or(Admission::Refused, Admission::Granted)
+        match permit {
+            Some(permit) => Admission::Granted(permit),
+            // A piece of it is being written, so the store could not decide.
+            None if !purpose.is_warm() && may_be_later() && cache.is_pending(part.block) => Admission::Later,
+            None => Admission::Refused,
+        }
     }
 
     async fn admit_warmed(&self, part: BlockPart, purpose: Purpose) -> Option<AdmissionPermit> {
@@ -168,9 +176,18 @@ impl Keeper {
             if permit.is_some() {
                 return permit;
             }
+            if cache.is_pending(part.block) {
+                // A piece of it is being written. To report that there is no room would end the warming. On the heap,
+                // so that the thousands of other fetches that may wait are small.
+                Box::pin(tokio::time::sleep(WRITTEN_POLL)).await;
+                continue;
+            }
             // Another search may have found some meanwhile.
             let one = Arc::clone(&self.searching).lock_owned().await;
             let permit = admit();
+            if permit.is_none() && cache.is_pending(part.block) {
+                continue;
+            }
             if permit.is_some() || !cache.wants_search() {
                 return permit;
             }

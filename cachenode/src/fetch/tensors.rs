@@ -200,7 +200,8 @@ impl Fetcher {
             let is_whole = part.len == part.block_len;
             if !is_whole && !self.keeps_parts(file, part.block) {
                 held_bytes += u64::from(part.len);
-                if held_bytes > self.config().window_bytes / SHARE_HELD {
+                let is_full = self.context.window.is_full_of_ahead(part.len);
+                if is_full || held_bytes > self.config().window_bytes / SHARE_HELD {
                     continue;
                 }
             }

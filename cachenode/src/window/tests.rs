@@ -137,3 +137,21 @@ fn pieces_leave_before_any_block_does() {
     window.insert(BlockIndex(9), zeros(10));
     assert_eq!(window.bytes(), 10, "the block, and no piece");
 }
+
+// SEMANTICS: C14
+#[test]
+fn pieces_and_blocks_that_were_read_elsewhere_stay_only_beside_the_blocks_that_are_held_or_coming() {
+    let window = window(95, STALE);
+    let _rooms: Vec<_> = (0..3).map(|block| window.reserve(&part(block, 0..10)).unwrap()).collect();
+    let piece = |block: u32, len: u32| BlockPart { block_len: 80, ..part(block, 10..10 + len) };
+    window.hold_piece(piece(7, 10), zeros(10));
+    assert_eq!(window.lock().bytes(), 90, "there is room for 5 bytes");
+    window.hold_piece(piece(7, 4), zeros(4));
+    window.hold_piece(piece(8, 3), zeros(3));
+    assert_eq!(window.lock().bytes(), 93, "the older piece made room");
+    let read = |block: u32, len: usize| {
+        window.insert_read(BlockIndex(block), zeros(len), window.memory.try_acquire(1).unwrap());
+        window.lock().bytes()
+    };
+    assert_eq!((read(4, 10), read(5, 2), read(6, 1)), (93, 95, 94));
+}

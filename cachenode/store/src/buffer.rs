@@ -15,7 +15,7 @@ thread_local! {
 /// The largest buffer that a thread keeps while it is idle.
 pub const KEPT_BYTES: usize = 256 << 10;
 
-/// Frees this thread's buffer if it is larger than [`KEPT_BYTES`]. For threads that are idle.
+/// Frees this thread's buffer if it is larger than [`KEPT_BYTES`]. For threads that are idle, or seldom read so much.
 pub fn release() {
     let memory = BUFFER.take();
     if memory.len() <= KEPT_BYTES {
@@ -49,6 +49,15 @@ pub(crate) fn with<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     result
 }
 
+/// The size of this thread's buffer.
+#[cfg(test)]
+pub(crate) fn kept() -> usize {
+    let memory = BUFFER.take();
+    let len = memory.len();
+    BUFFER.set(memory);
+    len
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,12 +73,6 @@ mod tests {
 
     #[test]
     fn an_idle_thread_gives_back_a_large_buffer_and_keeps_a_small_one() {
-        let kept = || {
-            let memory = BUFFER.take();
-            let len = memory.len();
-            BUFFER.set(memory);
-            len
-        };
         with(1 << 20, |_| release());
         assert!(kept() > 1 << 20, "it was in use");
         release();

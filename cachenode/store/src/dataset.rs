@@ -368,6 +368,12 @@ impl DatasetCache {
         self.permit(block, len, Wish::Listed)
     }
 
+    /// True if the block has a permit, or its pages are being checked. Then [`admit`](Self::admit) returns None,
+    /// however much room there is.
+    pub fn is_pending(&self, block: BlockIndex) -> bool {
+        self.shared.lock().pending.contains_key(&block)
+    }
+
     /// True if the policy leaves a block out although there may be room for it, because it keeps smaller blocks. Of one
     /// that is cached in part, it counts the rest already.
     pub fn leaves_out(&self, block: BlockIndex, len: u32) -> bool {
@@ -440,13 +446,16 @@ impl DatasetCache {
             let got_bytes = bytes.len() as u32;
             return Err(WriteError::WrongBlock { permitted: block, permitted_bytes: len, got: block, got_bytes });
         }
-        buffer::with(bytes.len().next_multiple_of(ALIGN_BYTES), |padded| {
+        let written = buffer::with(bytes.len().next_multiple_of(ALIGN_BYTES), |padded| {
             let (part, zeros) = padded.split_at_mut(bytes.len());
             part.copy_from_slice(bytes);
             zeros.fill(0);
             let padded = &*padded;
             self.keep(permit, false, || self.shared.keep_pages(block, start, bytes.len(), padded))
-        })
+        });
+        // A runtime has hundreds of threads that may block, and uses all of them in turn.
+        buffer::release();
+        written
     }
 
     /// The unit of the parts of a block: see [`write_part`](Self::write_part).

@@ -22,7 +22,7 @@
 //!
 //! [`disk_bytes`]: crate::disk_bytes
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -31,7 +31,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use larder_dataset::{BlockIndex, CacheId};
 use rustix::fs::{FallocateFlags, SeekFrom, XattrFlags};
@@ -64,6 +64,9 @@ const MAKE_PAUSE: Duration = Duration::from_millis(1);
 /// The most bytes that a check reads at once.
 const CHECKED_BYTES: u32 = 1 << 20;
 
+/// A file, and when it was made, if that is known: another one may get the number of a file that was deleted.
+type Identity = (FileId, Option<SystemTime>);
+
 /// Why pages cannot be read.
 #[derive(Debug)]
 pub(crate) enum PageTrouble {
@@ -83,6 +86,8 @@ pub(crate) struct LargeFile {
     pub(crate) pages: Arc<Pages>,
     file: File,
     path: PathBuf,
+    /// It had another size when it was opened.
+    was_resized: bool,
     /// Set by each use; a file that was not used for a while is closed first.
     was_used: AtomicBool,
 }
@@ -95,6 +100,7 @@ impl LargeFile {
         if !about.is_file() {
             return Err(io::ErrorKind::NotFound.into());
         }
+        let was_resized = about.len() != span.bytes;
         let flags = if disk.abilities.direct { libc::O_DIRECT } else { 0 };
         let open = |is_writable: bool| OpenOptions::new().read(true).write(is_writable).custom_flags(flags).open(&path);
         let file = match open(true) {
@@ -102,14 +108,14 @@ impl LargeFile {
             opened => {
                 let file = opened?;
                 // Another process has changed it. Pages that were cut off then fail verification.
-                if about.len() != span.bytes {
+                if was_resized {
                     file.set_len(span.bytes)?;
                 }
                 file
             }
         };
         let (disk, pages) = (Arc::clone(disk), Arc::clone(pages));
-        Ok(Self { span, disk, pages, file, path, was_used: AtomicBool::new(true) })
+        Ok(Self { span, disk, pages, file, path, was_resized, was_used: AtomicBool::new(true) })
     }
 
     /// Fills `buffer` with the pages of a part of a block and verifies them. Returns the range of the part's bytes.
@@ -269,6 +275,11 @@ impl LargeFile {
         }
     }
 
+    /// True if another process has cut the file off. A write of its end hides that.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.file.metadata().is_ok_and(|about| about.len() < self.span.bytes)
+    }
+
     /// True if other datasets may use the file.
     pub(crate) fn is_shared(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 1)
@@ -277,6 +288,11 @@ impl LargeFile {
     /// Identifies the file across the links of several datasets.
     fn id(&self) -> io::Result<FileId> {
         Ok(FileId::of(&self.file.metadata()?))
+    }
+
+    fn identity(&self) -> io::Result<Identity> {
+        let about = self.file.metadata()?;
+        Ok((FileId::of(&about), about.created().ok()))
     }
 }
 
@@ -320,7 +336,7 @@ pub(crate) struct LargeFiles {
     /// Held while a file is made.
     making: Mutex<()>,
     /// The files, by their first blocks, of which all pages were written or found right since the start.
-    checked: Mutex<HashSet<BlockIndex>>,
+    checked: Mutex<HashMap<BlockIndex, Identity>>,
 }
 
 impl LargeFiles {
@@ -356,12 +372,29 @@ impl LargeFiles {
 
     /// True if all pages of a file were written or found right since the start.
     pub(crate) fn is_checked(&self, span: &FileSpan) -> bool {
-        self.checked.lock().unwrap_or_else(PoisonError::into_inner).contains(&span.first)
+        self.checked().contains_key(&span.first)
+    }
+
+    /// True if that is so of this file. It is not of one that another process has put in its place.
+    pub(crate) fn has_checked(&self, file: &LargeFile) -> bool {
+        let checked = self.checked().get(&file.span.first).copied();
+        checked.is_some_and(|checked| file.identity().is_ok_and(|file| file == checked))
     }
 
     /// All pages of a file were found right.
-    pub(crate) fn note_checked(&self, span: &FileSpan) {
-        self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(span.first);
+    pub(crate) fn note_checked(&self, file: &LargeFile) {
+        if let Ok(identity) = file.identity() {
+            self.checked().insert(file.span.first, identity);
+        }
+    }
+
+    /// Pages of a file may be wrong.
+    pub(crate) fn uncheck(&self, first: BlockIndex) {
+        self.checked().remove(&first);
+    }
+
+    fn checked(&self) -> MutexGuard<'_, HashMap<BlockIndex, Identity>> {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True if there may be large files.
@@ -424,6 +457,9 @@ impl LargeFiles {
     }
 
     fn keep_open(&self, file: LargeFile) -> Arc<LargeFile> {
+        if file.was_resized {
+            self.uncheck(file.span.first);
+        }
         let file = Arc::new(file);
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= OPEN_MOST && !open.contains_key(&file.span.first) {
@@ -441,12 +477,16 @@ impl LargeFiles {
     /// Forgets a file: its path is another file's, or none's.
     pub(crate) fn close(&self, first: BlockIndex) {
         self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&first);
-        self.checked.lock().unwrap_or_else(PoisonError::into_inner).remove(&first);
+        self.uncheck(first);
     }
 
-    /// Finds a file, or makes an empty one on the disk that its first block falls to. Blocks on the disk. Errors: with
-    /// the disk that failed, if it was that.
-    pub(crate) fn find_or_make(&self, span: &FileSpan) -> Result<Arc<LargeFile>, (Option<Arc<Disk>>, io::Error)> {
+    /// Finds a file, or makes an empty one on the disk that its first block falls to. `is_new`: no slot says that a
+    /// block is in it. Blocks on the disk. Errors: with the disk that failed, if it was that.
+    pub(crate) fn find_or_make(
+        &self,
+        span: &FileSpan,
+        is_new: impl FnOnce() -> bool,
+    ) -> Result<Arc<LargeFile>, (Option<Arc<Disk>>, io::Error)> {
         if let Ok(Some(file)) = self.find(span) {
             if file.file.metadata().is_ok_and(|about| about.nlink() > 0) {
                 return Ok(file);
@@ -467,8 +507,11 @@ impl LargeFiles {
         };
         let _writing = disk.write();
         let file = self.place(folder, span, make).map_err(|error| (Some(Arc::clone(disk)), error))?;
-        // All of it will be written by this process.
-        self.note_checked(span);
+        // All of it will be written by this process, before the slots of all blocks say that they are in it. If another
+        // process has deleted the file that was there, they may say so now.
+        if is_new() {
+            self.note_checked(&file);
+        }
         Ok(file)
     }
 
@@ -488,15 +531,21 @@ impl LargeFiles {
         }
     }
 
+    /// The same, however long it takes.
+    pub(crate) fn wait_to_make(&self) -> MutexGuard<'_, ()> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Finds a file that is a link to one of another snapshot's cache, or makes it such a link. None if the other one
-    /// is not there, or if this dataset has a file of its own. Blocks on the disk.
+    /// is not there, or if this dataset has a file of its own. It is the caller's turn to make a file. Blocks on the
+    /// disk.
     pub(crate) fn link(
         &self,
+        _making: MutexGuard<'_, ()>,
         span: &FileSpan,
         other: &Self,
         other_span: &FileSpan,
     ) -> io::Result<Option<Arc<LargeFile>>> {
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(theirs) = other.find(other_span)? else { return Ok(None) };
         if let Some(ours) = self.find(span)? {
             return Ok((ours.id()? == theirs.id()?).then_some(ours));
@@ -568,7 +617,7 @@ impl LargeFiles {
         disk: &Arc<Disk>,
         is_used: impl FnOnce() -> bool,
     ) -> io::Result<()> {
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = self.wait_to_make();
         let Some(folder) = self.folder_on(disk) else { return Ok(()) };
         let found = span.map(|span| self.find(span)).transpose()?.flatten();
         if found.is_some_and(|file| Arc::ptr_eq(&file.disk, disk)) {
@@ -616,16 +665,46 @@ mod tests {
         span.bytes.next_multiple_of(4096) + to - from
     }
 
+    fn files_in(dir: &Path, direct: bool) -> LargeFiles {
+        let health = Health::new(Duration::from_secs(1), Duration::from_secs(1));
+        let disk = Disk::new(dir, Abilities { direct, free: true }, health, 0, true);
+        let folder = SegmentFolder { path: dir.join("segments"), disk };
+        LargeFiles::open(&[folder], &CacheId([1; 32]), 3).unwrap()
+    }
+
+    // SEMANTICS: C22
+    #[test]
+    fn a_file_that_another_process_changes_while_it_is_closed_is_to_be_checked_again() {
+        let span = FileSpan { first: BlockIndex(0), bytes: 3 * BLOCK_BYTES };
+        let changes: [&dyn Fn(&Path); 3] = [
+            &|path| File::options().write(true).open(path).unwrap().set_len(100_000).unwrap(),
+            &|path| {
+                let copy = path.with_extension("copy");
+                std::fs::copy(path, &copy).unwrap();
+                std::fs::rename(copy, path).unwrap();
+            },
+            &|_| {},
+        ];
+        for (nth, change) in changes.into_iter().enumerate() {
+            let dir = tempfile::tempdir().unwrap();
+            let files = files_in(dir.path(), false);
+            let made = files.find_or_make(&span, || true).unwrap();
+            assert!(files.has_checked(&made));
+            // As others are opened, it is closed.
+            files.open.write().unwrap().clear();
+            change(&made.path);
+            let found = files.find(&span).unwrap().unwrap();
+            assert_eq!(files.has_checked(&found), nth == 2, "{nth}");
+        }
+    }
+
     // SEMANTICS: C22
     #[test]
     fn a_file_is_lent_only_where_it_can_be_read_past_the_page_cache() {
         for direct in [true, false] {
             let dir = tempfile::tempdir().unwrap();
-            let health = Health::new(Duration::from_secs(1), Duration::from_secs(1));
-            let disk = Disk::new(dir.path(), Abilities { direct, free: true }, health, 0, true);
-            let folder = SegmentFolder { path: dir.path().join("segments"), disk };
-            let files = LargeFiles::open(&[folder], &CacheId([1; 32]), 3).unwrap();
-            let file = files.find_or_make(&FileSpan { first: BlockIndex(0), bytes: 3 * BLOCK_BYTES }).unwrap();
+            let files = files_in(dir.path(), direct);
+            let file = files.find_or_make(&FileSpan { first: BlockIndex(0), bytes: 3 * BLOCK_BYTES }, || true).unwrap();
             assert_eq!(file.lend(&"0".repeat(BOOT_ID_BYTES)).is_ok(), direct);
         }
     }

@@ -145,6 +145,7 @@ impl Control {
                 "the API server drops the PodGroups of pods: turn on its feature for them, or native gangs are planned by Larder"
             );
             self.state.jobs.drops_groups = true;
+            self.state.jobs.wake_all();
         }
         self.add(Work::Jobs, self.millis());
     }

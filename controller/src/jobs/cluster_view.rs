@@ -1,5 +1,6 @@
 //! The snapshot of the cluster that a round decides from, and lookups in it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use larder_api::names::{DatasetKey, OUT_OF_SERVICE_TAINT};
@@ -115,9 +116,14 @@ impl<'a> ClusterView<'a> {
         })
     }
 
+    /// The job with this name and uid, if this controller runs it.
+    pub fn job(&self, key: &Key, uid: &str) -> Option<&'a JobObject> {
+        self.jobs.jobs.get(key).filter(|object| object.meta.uid == uid && object.may_have_pods())
+    }
+
     /// True if this controller runs the job with this name and uid.
-    pub fn has(&self, job: &Key, uid: &str) -> bool {
-        self.jobs.jobs.get(job).is_some_and(|object| object.may_have_pods() && object.meta.uid == uid)
+    pub fn has(&self, key: &Key, uid: &str) -> bool {
+        self.job(key, uid).is_some()
     }
 
     /// Until when a job that another cluster has placed here may have pods; `None`: without limit.
@@ -166,8 +172,8 @@ impl<'a> ClusterView<'a> {
             });
             NodeRoom {
                 node,
-                allocatable: node.allocatable.clone(),
-                used: self.jobs.usage.of(&node.meta.key.name),
+                allocatable: Cow::Borrowed(&node.allocatable),
+                used: self.jobs.usage.of(&node.meta.key.name).map(Cow::Borrowed).unwrap_or_default(),
                 held: held.collect(),
             }
         };

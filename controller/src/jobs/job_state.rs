@@ -3,8 +3,11 @@
 //! The state in memory is authoritative. The written state follows before any action that depends on it. The next
 //! controller process resumes from the written state.
 
+use std::sync::Arc;
+
 use larder_api::training_job::checked::ROLES_MAX;
 use larder_api::{Phase, TrainingJobStatus};
+use larder_kube::key::Key;
 use serde::{Deserialize, Serialize};
 
 use crate::jobs::counts::Counts;
@@ -12,25 +15,14 @@ use crate::jobs::dry_run;
 use crate::jobs::machine::{REFUSALS_MAX, Stage, State};
 use crate::jobs::objects::{JobObject, TypeObject};
 use crate::jobs::profile::{Generations, Profile, Rules, generations};
-use crate::jobs::queue::Waiting;
+use crate::jobs::queue::{Job, Waiting};
 use crate::jobs::refusal::Refusal;
 use crate::jobs::render::{Facts, Rendered};
 use crate::time::Seconds;
+use crate::warm_request::WarmRequest;
 
-/// The version of the form of records. Raise it with a phase or a stage that earlier versions cannot read.
-const VERSION: u32 = 0;
-
-/// True if a newer version of the controller has written a record. This version cannot know what the job's pods did.
-pub fn is_newer(record: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Versioned {
-        #[serde(default)]
-        version: u32,
-    }
-    serde_json::from_str::<Versioned>(record).is_ok_and(|record| record.version > VERSION)
-}
-
-/// The part of a job's state that is written to its status and survives the controller.
+/// The part of a job's state that is written to its status and survives the controller. Its form has a version
+/// ([`is_newer_record`](larder_api::training_job::is_newer_record)).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Record {
@@ -130,8 +122,8 @@ pub struct JobState {
     pub retry_at: Seconds,
     /// The record whose write was rejected.
     refused_of: Option<Record>,
-    /// The job has ended. Until this time nothing needs to be done, unless the job or one of its pods changes.
-    pub sleeps_until: Seconds,
+    /// Set while nothing needs to be done about the job.
+    pub rest: Option<Rest>,
     /// Consecutive failed writes.
     pub failures: u32,
     /// The API server's message about a rejected write.
@@ -176,8 +168,21 @@ pub struct Changes {
     pub pending: Option<Pending>,
     /// [`JobState::unrendered`].
     pub unrendered: Option<String>,
-    /// [`JobState::sleeps_until`]; `None` if nothing changes.
-    pub sleeps_until: Option<Seconds>,
+    /// [`JobState::rest`].
+    pub rest: Option<Rest>,
+}
+
+/// The results of a round for a job that needs nothing until a time, unless the job or something that its decisions
+/// depend on changes. The next rounds repeat them.
+#[derive(Debug)]
+pub struct Rest {
+    pub until: Seconds,
+    /// How often all jobs had been woken by that round. If they were woken since, the job no longer rests.
+    pub wakes: u64,
+    /// The job as queues see it; `None` if it has ended.
+    pub counted: Option<Arc<Job>>,
+    /// Its warm requests, by dataset.
+    pub warm_requests: Vec<(Key, WarmRequest)>,
 }
 
 /// The number of attempts in a record is capped at this value, so that the counter never overflows.
@@ -279,10 +284,10 @@ impl JobState {
     }
 
     pub fn apply(&mut self, changes: Changes) {
-        let Changes { pending, unrendered, sleeps_until } = changes;
+        let Changes { pending, unrendered, rest } = changes;
         // Nothing is written while other writes are pending.
         self.pending = pending;
         self.unrendered = unrendered;
-        self.sleeps_until = sleeps_until.unwrap_or(self.sleeps_until);
+        self.rest = rest;
     }
 }

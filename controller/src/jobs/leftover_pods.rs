@@ -1,6 +1,6 @@
 //! Pods that outlive their jobs, and the quota and room that they use until they are deleted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use larder_api::Phase;
 use larder_api::training_job::KeepPods;
@@ -28,14 +28,15 @@ pub enum Accounting<'a> {
 /// The pods of jobs that are not counted, by the uids of `jobs`. A pod on a lost node uses nothing. Any user can create
 /// a pod that looks like a job's. Such a pod uses nothing unless its name is one that the job generates, and then no
 /// more than the job's own pod would. `again` receives the times at which the result changes.
-pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again: &mut Earliest) -> Vec<LeftoverPod> {
+pub fn pods(view: &ClusterView<'_>, jobs: &HashMap<&str, Accounting<'_>>, again: &mut Earliest) -> Vec<LeftoverPod> {
     let mut leftover = Vec::new();
-    for pod in view.jobs.live.iter().filter_map(|key| view.pods.get(key)) {
+    let is_uncounted = |((_, uid), _): &(&(Key, String), _)| jobs.get(uid.as_str()) != Some(&Accounting::Counted);
+    let keys = view.jobs.live.iter().filter(is_uncounted).flat_map(|(_, keys)| keys);
+    for pod in keys.filter_map(|key| view.pods.get(key)) {
         let Some(of_job) = &pod.of_job else { continue };
         let (phase, roles) = match jobs.get(of_job.uid.as_str()) {
-            Some(Accounting::Counted) => continue,
             Some(Accounting::Uncounted(phase, roles)) => (Some(*phase), *roles),
-            None => (None, &[][..]),
+            Some(Accounting::Counted) | None => (None, &[][..]),
         };
         let object = view.jobs.jobs.get(&of_job.job).filter(|object| object.meta.uid == of_job.uid);
         if object.is_some_and(|object| object.is_of_others) {
@@ -71,9 +72,13 @@ pub fn pods(view: &ClusterView<'_>, jobs: &BTreeMap<&str, Accounting<'_>>, again
 /// all pods of a job that was deleted.
 pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> Vec<LeftoverPod> {
     let mut unmade = Vec::new();
-    for (key, job_state) in job_states.iter().filter(|(key, job_state)| !view.has(key, &job_state.uid)) {
+    for (key, job_state) in job_states {
         let (Some(profile), record) = (&job_state.profile, &job_state.record) else { continue };
-        for (id, _) in record.state.slots().filter(|(_, slot)| slot.stage == Stage::Placed) {
+        let mut placed = record.state.slots().filter(|(_, slot)| slot.stage == Stage::Placed).peekable();
+        if placed.peek().is_none() || view.has(key, &job_state.uid) {
+            continue;
+        }
+        for (id, _) in placed {
             let Some(role) = profile.roles.get(id.role) else { continue };
             let name = names::pod(&key.name, &role.name, id.index, id.attempt);
             let pod = view.pods.get(&Key::new(&key.namespace, &name)).and_then(|pod| pod.of_job.as_ref());
@@ -91,7 +96,7 @@ pub fn unmade(view: &ClusterView<'_>, job_states: &BTreeMap<Key, JobState>) -> V
     unmade
 }
 
-/// True if a pod of a job is not going to terminate. A job without a known phase sleeps, because it has ended.
+/// True if a pod of a job is not going to terminate. A job without a known phase rests, because it has ended.
 fn stays(object: &JobObject, phase: Option<Phase>) -> bool {
     let is_kept = || object.job.as_ref().is_ok_and(|job| job.keep_pods == KeepPods::All);
     match phase {

@@ -7,7 +7,7 @@ use larder_api::job_type::checked::CheckedType;
 use larder_api::names::{ELSEWHERE_FINALIZER, HERE};
 use larder_api::queue::checked::CheckedQueue;
 use larder_api::training_job::checked::{CheckedJob, Clusters, Queueing};
-use larder_api::{InvalidField, QueueStatus, TrainingJobStatus};
+use larder_api::{InvalidField, Phase, QueueStatus, TrainingJobStatus};
 
 use crate::clusters::fence::Home;
 use crate::jobs::kueue::names;
@@ -28,7 +28,8 @@ pub struct JobObject {
     pub is_of_others: bool,
     /// `managedBy` names MultiKueue, which is another controller.
     pub is_of_multikueue: bool,
-    /// A newer version of the controller has run the job. It and its pods are left alone.
+    /// A newer version of the controller has run the job. It and its pods are left alone, and nothing of its status is
+    /// known. Of a status that MultiKueue has copied, everything is known that this version can read.
     pub is_of_newer: bool,
     /// Another cluster has placed the job here.
     pub home: Option<Home>,
@@ -61,6 +62,12 @@ impl JobObject {
     /// version is among them, because its status is a copy.
     pub fn is_moved(&self) -> bool {
         self.is_of_multikueue && self.trial_spec.is_none() && self.is_in_kueue()
+    }
+
+    /// True if a job that MultiKueue moves has pods in another cluster, or may have some, because a newer version runs
+    /// it there in a phase that this version does not know.
+    pub fn has_pods_elsewhere(&self) -> bool {
+        self.status.phase.map_or(self.is_of_newer, Phase::has_pods)
     }
 
     /// True if MultiKueue has created the job here, with its Workload. It deletes both in the end.
@@ -105,6 +112,11 @@ impl JobObject {
     /// run on.
     pub fn has_steps(&self) -> bool {
         self.may_have_pods() && self.job.is_ok()
+    }
+
+    /// True if the job's own steps end its pods, or no lease of another cluster limits them.
+    pub fn ends_own_pods(&self) -> bool {
+        self.home.is_none() || self.has_steps()
     }
 
     /// True if the job may have pods: it is no sweep, whose trials have them.

@@ -61,6 +61,7 @@ mod tests;
 mod verdict;
 mod victims;
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 pub use facts::{HeldPod, Job, LeftoverPod, Queue, Quota, Reservation, Role, Stop};
@@ -82,15 +83,16 @@ pub fn pause_after(in_vain: u32) -> i64 {
 /// other pods.
 pub fn decide(
     queues: &[Queue],
-    jobs: &[Job],
+    jobs: &[impl Borrow<Job>],
     leftover: &[LeftoverPod],
     cluster: &mut Cluster<'_>,
     now: Seconds,
 ) -> BTreeMap<Key, Verdict> {
     let on_fallback = |job: &Job, roles: &Vec<Role>| Job { roles: roles.clone(), fallbacks: Vec::new(), ..job.clone() };
+    let jobs: Vec<&Job> = jobs.iter().map(Borrow::borrow).collect();
     let fallbacks: Vec<Vec<Job>> =
         jobs.iter().map(|job| job.fallbacks.iter().map(|roles| on_fallback(job, roles)).collect()).collect();
-    let mut pass = Pass::new(queues, jobs, &fallbacks, leftover, cluster, now);
+    let mut pass = Pass::new(queues, &jobs, &fallbacks, leftover, cluster, now);
     pass.drain();
     pass.fit();
     pass.give_back();

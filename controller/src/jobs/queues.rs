@@ -1,5 +1,6 @@
 //! Queues in the form that decisions need, and their status.
 
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -84,10 +85,10 @@ pub fn problem(object: &QueueObject, queue: &Queue, names: &BTreeSet<&str>, flav
 }
 
 /// The status of a queue, without its condition.
-pub fn status(object: &QueueObject, queue: &Queue, jobs: &[Job], leftover: &[LeftoverPod]) -> QueueStatus {
+pub fn status(object: &QueueObject, queue: &Queue, jobs: &[impl Borrow<Job>], leftover: &[LeftoverPod]) -> QueueStatus {
     let mut status = QueueStatus { observed_generation: Some(object.generation), ..QueueStatus::default() };
     let mut used = Amounts::default();
-    for job in jobs.iter().filter(|job| job.queue == queue.name) {
+    for job in jobs.iter().map(Borrow::borrow).filter(|job: &&Job| job.queue == queue.name) {
         if job.is_admitted() {
             status.running += 1;
             used.add(&job.charges(|at, _| job.granted(at)), 1);

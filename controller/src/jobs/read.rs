@@ -5,36 +5,40 @@ use std::io::Write;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use larder_api::names::MULTIKUEUE;
 use larder_api::training_job::checked::{is_others, too_large};
+use larder_api::training_job::is_newer_record;
 use larder_api::{JobType, Queue, TrainingJob, TrainingJobStatus};
 use larder_kube::api::DynamicObject;
 use serde::de::IgnoredAny;
-use serde_json::{Error, Value};
+use serde_json::{Error, Value, json};
 use tracing::warn;
 
 use crate::clusters::objects::home;
-use crate::jobs::job_state::is_newer;
 use crate::jobs::kueue::names::for_kueue;
 use crate::jobs::objects::{ClassObject, JobObject, QueueObject, TypeObject};
 use crate::jobs::pod_group::known::{self, KnownGroup};
 use crate::jobs::render::validate_as;
-use larder_kube::fields::{Parts, controller, meta, whole};
+use larder_kube::fields::{Parts, controller, meta, readable, whole};
 use larder_kube::key::Key;
 
 pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject>, Error> {
     let meta = meta(&object);
     let trial_of =
         controller::<TrainingJob>(&object).map(|sweep| (Key::new(&meta.key.namespace, &sweep.name), sweep.uid.clone()));
-    let is_of_newer = object.data.pointer("/status/record").and_then(Value::as_str).is_some_and(is_newer);
+    let text = |pointer: &str| object.data.pointer(pointer).and_then(Value::as_str);
+    let (is_of_newer, managed_by) = (text("/status/record").is_some_and(is_newer_record), text("/spec/managedBy"));
+    let (is_of_others, is_of_multikueue) = (is_others(managed_by), managed_by == Some(MULTIKUEUE));
     if is_of_newer && let Some(status) = object.data.get_mut("status") {
-        warn!(job = %meta.key, "leave alone a job that a newer version of larder-controller has run");
         // The rest of its status may have an unknown form, too.
-        status.take();
+        *status = if is_of_multikueue {
+            json!(readable::<TrainingJobStatus>(status).0)
+        } else {
+            warn!(job = %meta.key, "leave alone a job that a newer version of larder-controller has run");
+            Value::Null
+        };
     }
     let (home, finalizers) = (home(&object), object.metadata.finalizers.clone().unwrap_or_default());
     let spec = object.data.get("spec").unwrap_or(&Value::Null);
     if let Some(error) = too_large(bytes(spec)) {
-        let managed_by = spec.get("managedBy").and_then(Value::as_str);
-        let (is_of_others, is_of_multikueue) = (is_others(managed_by), managed_by == Some(MULTIKUEUE));
         let generation = object.metadata.generation.unwrap_or_default();
         let metadata = object.metadata;
         let (labels, annotations) = for_kueue(is_of_multikueue, metadata.labels, metadata.annotations);
@@ -57,7 +61,7 @@ pub(crate) fn training_job(mut object: DynamicObject) -> Result<Option<JobObject
     }
     let trial_spec = trial_spec(spec);
     let job: TrainingJob = whole(object)?;
-    let (checked, is_of_others, is_of_multikueue) = (job.check(), job.is_of_others(), job.is_of_multikueue());
+    let checked = job.check();
     let generation = job.metadata.generation.unwrap_or_default();
     let (labels, annotations) = for_kueue(is_of_multikueue, job.metadata.labels, job.metadata.annotations);
     let status = job.status.unwrap_or_default();

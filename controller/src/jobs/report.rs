@@ -46,13 +46,18 @@ pub fn status(facts: &Facts<'_>) -> TrainingJobStatus {
     let ready: u32 = roles.iter().map(|role| role.ready).sum();
     let desired: u32 = roles.iter().map(|role| role.desired).sum();
     let data = &facts.observed.data;
-    let percent = data.iter().map(|data| data.percent).min();
+    let before = &facts.job_state.status;
+    let shown_data = match &before.shown {
+        // The value at the job's end: its nodes may serve other jobs since.
+        Some(shown) if before.phase.is_some_and(Phase::is_terminal) => shown.data.clone(),
+        _ => data.iter().map(|data| data.percent).min().map(|percent| format!("{percent}%")).unwrap_or_default(),
+    };
     TrainingJobStatus {
         observed_generation: Some(facts.object.generation),
         phase: Some(state.phase),
         shown: Some(ShownJob {
             ready: if state.phase.has_pods() { format!("{ready}/{desired}") } else { String::new() },
-            data: percent.map(|percent| format!("{percent}%")).unwrap_or_default(),
+            data: shown_data,
             restarts: restarts.total(),
             why: why(state, &conditions),
         }),

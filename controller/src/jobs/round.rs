@@ -3,9 +3,11 @@
 //! The phases of a job in a round are the types of `turn`. The queues decide once for all jobs, from what the jobs took
 //! of earlier decisions, written or not. Room that is reserved for a job in a queue is not given to pods that have lost
 //! their nodes. Kueue's verdicts come afterwards: nodes for its jobs are found in the remaining room. A job with writes
-//! in flight counts with everything it has, and makes no step until they complete.
+//! in flight counts with everything it has, and makes no step until they complete. A job at rest counts as an earlier
+//! round has found it, and takes part only if the queues decide anything new about it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use larder_api::Phase;
 
@@ -15,12 +17,14 @@ use crate::jobs::job_state::JobState;
 use crate::jobs::leftover_pods::{self, Accounting};
 use crate::jobs::plan::Cluster;
 use crate::jobs::pod_decisions::Decisions;
+use crate::jobs::pod_turns::PodTurns;
 use crate::jobs::pod_waits::PodWaits;
 use crate::jobs::queue::{self, Job, LeftoverPod, Queue};
 use crate::jobs::queued_pods;
 use crate::jobs::queues::{self, Report};
 use crate::jobs::turn::check::check;
 use crate::jobs::turn::decide::{Decided, Placed, Ruled, Stepped};
+use crate::jobs::turn::rest::Resting;
 use crate::jobs::turn::room::Counted;
 use crate::jobs::turn::writes::JobNumbers;
 use crate::jobs::turn::{Checked, nodes};
@@ -61,10 +65,12 @@ pub fn round(
     let fences = view.jobs.jobs.iter().filter_map(|object| view.runs_until(object));
     again.extend(fences.filter(|until| *until > view.now).min());
 
-    let checked = check_all(view, job_states, dry_runs, &mut round.dry_runs, &mut again);
-    let stepped: Vec<Stepped<'_>> = checked.into_iter().map(|job| job.step(view)).collect();
+    let (checked, mut resting) = check_all(view, job_states, dry_runs, &mut round.dry_runs);
+    let mut stepped: Vec<Stepped<'_>> = checked.into_iter().map(|job| job.step(view)).collect();
 
-    let datasets: BTreeSet<Key> = stepped.iter().flat_map(|stepped| stepped.job.datasets()).collect();
+    let at_rest = resting.iter().filter_map(Resting::counted).flat_map(|job| &job.datasets);
+    let datasets = stepped.iter().flat_map(|stepped| stepped.job.datasets());
+    let datasets: BTreeSet<Key> = datasets.chain(at_rest.map(|(key, _)| key.clone())).collect();
     let rooms = view.rooms(&datasets.into_iter().collect::<Vec<_>>());
     let mut free = Cluster::new(&rooms);
     for stepped in stepped.iter().filter(|stepped| stepped.job.kueue_queue().is_some()) {
@@ -73,11 +79,15 @@ pub fn round(
 
     let all: Vec<Queue> = queues::queues(view.jobs.queues.iter());
     let (queued, ending) = queued_pods::counted(view, &mut again);
+    let queued: Vec<Arc<Job>> = queued.into_iter().map(Arc::new).collect();
     let (mut jobs, mut leftover) =
-        counted(view, stepped.iter().map(|stepped| stepped.counted(view)), &unmade, &mut again);
+        counted(view, stepped.iter().map(|stepped| stepped.counted(view)), &resting, &unmade, &mut again);
     jobs.extend(queued.iter().cloned());
     leftover.extend(ending.iter().cloned());
     let mut verdicts = queue::decide(&all, &jobs, &leftover, &mut free, view.now);
+    let woken = resting.extract_if(.., |job| !job.rests_with(verdicts.get(&job.object.meta.key)));
+    stepped.extend(woken.map(|job| job.wake(view, dry_runs, &mut round.dry_runs)));
+    stepped.sort_by_key(|stepped| stepped.job.key());
     (round.pods, round.pod_waits) = queued_pods::decide(view, &mut verdicts, &mut again);
     let ruled: Vec<Ruled<'_>> = stepped
         .into_iter()
@@ -88,10 +98,10 @@ pub fn round(
         .collect();
     // Lost pods of all jobs are placed before any job of Kueue starts, because both take nodes from the same free room.
     let placed: Vec<Placed<'_>> = ruled.into_iter().map(|job| job.place(view, &mut free)).collect();
-    let decided: Vec<Decided<'_>> = placed.into_iter().map(|job| job.ask_kueue(view, &mut free)).collect();
+    let mut decided: Vec<Decided<'_>> = placed.into_iter().map(|job| job.ask_kueue(view, &mut free)).collect();
 
     let (mut jobs, mut leftover) =
-        counted(view, decided.iter().map(|decided| decided.counted(view)), &unmade, &mut again);
+        counted(view, decided.iter().map(|decided| decided.counted(view)), &resting, &unmade, &mut again);
     jobs.extend(queued);
     leftover.extend(ending);
     let names: BTreeSet<&str> = all.iter().map(|queue| queue.name.as_str()).collect();
@@ -104,13 +114,32 @@ pub fn round(
     }
     let in_phase = |phase: Phase| decided.iter().filter(|decided| decided.job.phase() == phase).count();
     let numbers = JobNumbers { queued: in_phase(Phase::Queued), starting: in_phase(Phase::Starting) };
-    for job in decided {
-        job.request_data(&mut round.warm_requests);
+    let mut warm_requests = Vec::new();
+    for rest in resting.iter().filter_map(Resting::rest) {
+        again.note(rest.until);
+        warm_requests.extend(rest.warm_requests.iter().cloned());
+    }
+    // Jobs that have been in their phase for longer create their pods first.
+    decided.sort_by_key(Decided::since);
+    let mut turns = PodTurns::new(&view.jobs.ready);
+    for mut job in decided {
+        warm_requests.extend(job.warm_requests());
+        if job.creates_pods() && !turns.is_turn_of(&job.job.key().namespace) {
+            again.note(view.now + 1);
+            if !job.hold_back(view.now) {
+                continue;
+            }
+        }
         let written = job.write(view, numbers, draw);
         again.extend(written.again.at());
         if !written.writes.is_empty() {
+            turns.add(&written.key, &written.writes);
             round.writes.push((written.key, written.writes));
         }
+    }
+    warm_requests.sort_by(|(_, request), (_, other)| request.by.cmp(&other.by));
+    for (dataset, request) in warm_requests {
+        round.warm_requests.entry(dataset).or_default().push(request);
     }
     keep_data_of_sweeps(view, job_states, &mut round.warm_requests);
     round.again_at = again.at();
@@ -172,39 +201,43 @@ fn forget(dry_runs: &mut DryRuns, job_states: &BTreeMap<Key, JobState>) {
     }
 }
 
-/// Checks all jobs that exist and do not sleep.
+/// Checks all jobs that exist and do not rest. Returns them and those that rest.
 fn check_all<'a>(
     view: &ClusterView<'a>,
     job_states: &'a mut BTreeMap<Key, JobState>,
     dry_runs: &mut DryRuns,
     asked: &mut Vec<String>,
-    again: &mut Earliest,
-) -> Vec<Checked<'a>> {
-    let mut checked = Vec::new();
+) -> (Vec<Checked<'a>>, Vec<Resting<'a>>) {
+    let (mut checked, mut resting) = (Vec::new(), Vec::new());
     for (key, job_state) in job_states {
-        let Some(object) = view.jobs.jobs.get(key).filter(|_| view.has(key, &job_state.uid)) else { continue };
-        if view.now < job_state.sleeps_until {
-            again.note(job_state.sleeps_until);
-            continue;
+        let Some(object) = view.job(key, &job_state.uid) else { continue };
+        match Resting::new(view, object, job_state) {
+            Ok(job) => resting.push(job),
+            Err(job_state) => checked.push(check(view, object, job_state, dry_runs, asked)),
         }
-        checked.push(check(view, object, job_state, dry_runs, asked));
     }
-    checked
+    (checked, resting)
 }
 
 /// The jobs that count in queues, and the pods that other jobs have left behind.
 fn counted<'a>(
     view: &ClusterView<'_>,
-    all: impl Iterator<Item = Counted<'a>>,
+    awake: impl Iterator<Item = Counted<'a>>,
+    resting: &'a [Resting<'_>],
     unmade: &[LeftoverPod],
     again: &mut Earliest,
-) -> (Vec<Job>, Vec<LeftoverPod>) {
+) -> (Vec<Arc<Job>>, Vec<LeftoverPod>) {
     let mut jobs = Vec::new();
-    let mut by_uid: BTreeMap<&str, Accounting<'_>> = BTreeMap::new();
-    for Counted { uid, job, accounting } in all {
+    let mut by_uid: HashMap<&str, Accounting<'_>> = HashMap::new();
+    for Counted { uid, job, accounting } in awake {
         by_uid.insert(uid, accounting);
         jobs.extend(job);
     }
+    for (job, counted) in resting.iter().filter_map(|job| Some((job, job.counted()?))) {
+        by_uid.insert(&job.object.meta.uid, Accounting::Counted);
+        jobs.push(Arc::clone(counted));
+    }
+    jobs.sort_by(|job, other| job.key.cmp(&other.key));
     let mut leftover = leftover_pods::pods(view, &by_uid, again);
     leftover.extend(unmade.iter().cloned());
     leftover.extend(view.elsewhere.iter().cloned());

@@ -9,11 +9,13 @@
 //! | [`decide::Decided`] | what Kueue decides | [`decide::Placed::ask_kueue`] |
 //! | [`write::Written`] | all writes | [`decide::Decided::write`] |
 //!
-//! Every job goes through all phases. Its check decides once whether they may change it, as its [`Mode`] says.
+//! Every job goes through all phases, unless it rests ([`rest`]). Its check decides once whether they may change it, as
+//! its [`Mode`] says.
 
 pub(super) mod check;
 pub(super) mod decide;
 mod kueue;
+pub(super) mod rest;
 pub(super) mod room;
 mod write;
 pub(super) mod writes;
@@ -26,7 +28,7 @@ use larder_api::training_job::checked::{CheckedJob, Queueing};
 
 use crate::jobs::cluster_view::{ClusterView, Seen, dataset_key};
 use crate::jobs::eligibility::Eligibility;
-use crate::jobs::job_state::JobState;
+use crate::jobs::job_state::{JobState, Record};
 use crate::jobs::kueue::places::confine;
 use crate::jobs::machine::loss::uses_quota;
 use crate::jobs::machine::{Observed, PodId, Slot, State, unplaced};
@@ -52,6 +54,8 @@ pub(super) struct JobInRound<'a> {
     /// Empty if the spec is invalid, because the job's pods cannot be identified then.
     pods: Vec<Seen<'a>>,
     observed: Observed,
+    /// The record at the end of the check, if the job may rest.
+    before: Option<Record>,
 }
 
 /// Whether the phases may change a job.

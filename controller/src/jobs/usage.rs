@@ -36,6 +36,11 @@ impl Usage {
         node.filter(|node| !node.is_empty() && !pod.ended)
     }
 
+    /// The pods that use the room of a node.
+    pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &Key> {
+        self.pods.get(node).into_iter().flatten()
+    }
+
     /// Recomputes the total requests of the changed nodes' pods, including the `pods` resource.
     pub fn refresh(&mut self, pods: &Store<Pod>) {
         for node in std::mem::take(&mut self.stale) {
@@ -56,8 +61,8 @@ impl Usage {
         }
     }
 
-    /// The usage of a node as of the last [`Self::refresh`].
-    pub fn of(&self, node: &str) -> Amounts {
-        self.used.get(node).cloned().unwrap_or_default()
+    /// The usage of a node as of the last [`Self::refresh`]; `None`: nothing.
+    pub fn of(&self, node: &str) -> Option<&Amounts> {
+        self.used.get(node)
     }
 }

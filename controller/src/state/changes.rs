@@ -14,6 +14,7 @@ use crate::work_queue::Work;
 impl State {
     pub(super) fn dataset_changed(&mut self, before: Option<DatasetObject>, key: &Key, work: &mut Vec<Work>) {
         work.push(Work::Dataset(key.clone()));
+        self.jobs.wake_readers(key);
         self.data_changed(work);
         let now = self.datasets.get(key);
         let entry = |object: Option<&DatasetObject>| inline_registry::entry(object?, &self.settings.endpoints);
@@ -93,6 +94,7 @@ impl State {
     pub(super) fn cache_changed(&mut self, before: Option<CacheObject>, key: &Key, work: &mut Vec<Work>) {
         self.sum_up(&key.name);
         self.quota_use_changed(work);
+        self.jobs.wake_on(&key.name, &self.pods);
         self.data_changed(work);
         work.push(Work::Promises(key.name.clone()));
         work.push(Work::Labels(key.name.clone()));
@@ -133,6 +135,7 @@ impl State {
     }
 
     pub(super) fn node_changed(&mut self, before: Option<Node>, key: &Key, work: &mut Vec<Work>) {
+        self.jobs.wake_on(&key.name, &self.pods);
         self.data_changed(work);
         work.push(Work::Promises(key.name.clone()));
         work.push(Work::Labels(key.name.clone()));
@@ -165,6 +168,7 @@ impl State {
         let endpoints = Endpoints::new(there.map(|settings| settings.endpoints.clone()).unwrap_or_default());
         if self.jobs.presence.is_there() {
             // The flavors may have changed.
+            self.jobs.wake_all();
             work.extend([Work::JobTypes, Work::Jobs]);
         }
         if endpoints != self.settings.endpoints {

@@ -30,6 +30,9 @@ impl Watched for Pod {
 
     fn leaves(state: &mut State, key: &Key, uid: &str, work: &mut Vec<Work>) {
         state.pods.mark_deleting(key, uid);
+        if let Some(of_job) = state.pods.get(key).and_then(|pod| pod.of_job.as_ref()) {
+            state.jobs.wake(&of_job.job);
+        }
         work.push(Work::Jobs);
     }
 }

@@ -27,7 +27,7 @@ use crate::write::{Change, Write};
 use larder_kube::api::DynamicObject;
 use larder_kube::key::Key;
 use larder_kube::kinds::{Kind, Part};
-use larder_kube::store::{Put, Store};
+use larder_kube::store::{Put, Store, Stored};
 use serde_json::{Error, Value, json};
 use tracing::{info, warn};
 
@@ -43,6 +43,12 @@ impl Watched for JobObject {
 
     fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
         let removed = state.jobs.jobs.take(key);
+        if let Some(sweep) = &removed {
+            // While their sweep is there, trials that have ended stay.
+            let trials: Vec<Key> =
+                state.jobs.jobs.of(&by_uid(&sweep.meta.uid)).map(|trial| trial.meta.key.clone()).collect();
+            trials.iter().for_each(|trial| state.jobs.wake(trial));
+        }
         work.extend(removed.and_then(|job| state.sweep_of(&job)).map(Work::Sweep));
         state.jobs.refused_trials.remove(key);
         work.push(Work::Jobs);
@@ -54,11 +60,13 @@ impl Watched for TypeObject {
 
     fn put(self, state: &mut State, work: &mut Vec<Work>) {
         work.extend([Work::JobType(self.meta.key.name.clone()), Work::JobTypes]);
+        state.jobs.wake_all();
         put(self, state, work);
     }
 
     fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
         state.jobs.types.take(key);
+        state.jobs.wake_all();
         work.extend([Work::JobTypes, Work::Jobs]);
     }
 }
@@ -68,8 +76,13 @@ impl Watched for QueueObject {
 
     fn put(self, state: &mut State, work: &mut Vec<Work>) {
         work.push(Work::JobQueue(self.meta.key.name.clone()));
+        let spec = (self.meta.uid.clone(), self.generation);
+        let before = state.jobs.queues.get(&self.meta.key).map(|before| (before.meta.uid.clone(), before.generation));
         put(self, state, work);
-        state.jobs.rank();
+        // Its status changes with every job that starts or ends.
+        if before != Some(spec) {
+            state.jobs.rank();
+        }
     }
 
     fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
@@ -98,11 +111,14 @@ impl Watched for KnownGroup {
     kept!(jobs.groups, read::pod_group);
 
     fn put(self, state: &mut State, work: &mut Vec<Work>) {
+        let before = state.jobs.groups.get(&self.meta().key).map(Stored::belongs_to);
+        before.into_iter().flatten().chain(self.belongs_to()).for_each(|job| state.jobs.wake(&job));
         put(self, state, work);
     }
 
     fn remove(state: &mut State, key: &Key, work: &mut Vec<Work>) {
-        state.jobs.groups.take(key);
+        let removed = state.jobs.groups.take(key);
+        removed.iter().flat_map(Stored::belongs_to).for_each(|job| state.jobs.wake(&job));
         work.push(Work::Jobs);
     }
 }
@@ -135,8 +151,9 @@ impl State {
     }
 
     /// Handles the appearance or disappearance of an optional API part that jobs may wait for.
-    pub(super) fn part_changed(&self, part: Option<Part>, work: &mut Vec<Work>) {
+    pub(super) fn part_changed(&mut self, part: Option<Part>, work: &mut Vec<Work>) {
         if part.is_some() && self.jobs.presence.is_there() {
+            self.jobs.wake_all();
             // JobTypes that were listed before the part was complete have no effect until now.
             work.extend([Work::Jobs, Work::JobTypes]);
         }
@@ -168,6 +185,7 @@ impl State {
         self.jobs.usage.refresh(&self.pods);
         self.count_elsewhere(now);
         for (zone, has_begun) in self.jobs.outages.refresh(&self.nodes, now) {
+            self.jobs.wake_all();
             if has_begun {
                 warn!(%zone, "so many nodes of the zone are not ready that none of them counts as lost");
             } else {
@@ -190,7 +208,11 @@ impl State {
         self.jobs.pod_waits = pod_waits;
         let abandoned = self.kueue.of_jobs.values().flatten().filter(|key| self.abandoned(key, now).is_some());
         work.extend(abandoned.cloned().map(Work::Abandoned));
-        let orphans = self.jobs.live.iter().filter(|key| self.orphaned_pod(key, now).is_some());
+        let ends_own_pods = |job: &Key, uid: &str| {
+            self.jobs.jobs.get(job).is_some_and(|job| job.meta.uid == uid && job.ends_own_pods())
+        };
+        let orphans = self.jobs.live.iter().filter(|((job, uid), _)| !ends_own_pods(job, uid));
+        let orphans = orphans.flat_map(|(_, pods)| pods).filter(|key| self.orphaned_pod(key, now).is_some());
         let orphans: BTreeSet<Key> = orphans.cloned().collect();
         // Those of earlier rounds are in the queue, which waits longer after each write that failed.
         work.extend(orphans.difference(&self.jobs.orphans).cloned().map(Work::OrphanedPod));
@@ -294,7 +316,7 @@ impl State {
         let of_job = pod.of_job.as_ref()?;
         let ends = match self.jobs.jobs.get(&of_job.job).filter(|job| job.meta.uid == of_job.uid) {
             None => of_job.is_orphan,
-            Some(job) if job.home.is_none() || job.has_steps() => false,
+            Some(job) if job.ends_own_pods() => false,
             Some(job) => self.cluster_view(now).runs_until(job).is_some_and(|until| until <= now),
         };
         ends.then(|| Write::new(Kind::Pod, &key.namespace, &key.name, Change::Delete(pod.meta.uid.clone())))

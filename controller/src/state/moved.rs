@@ -1,6 +1,5 @@
 //! The jobs that MultiKueue moves, and the inputs of the decisions about their Workloads.
 
-use larder_api::Phase;
 use larder_api::training_job::checked::Queueing;
 use larder_api::training_job::conditions::JobReason;
 use larder_kube::key::Key;
@@ -32,8 +31,7 @@ impl State {
         let Queueing::Kueue(queue) = &job.queueing else { return Outcome::default() };
         let presence = &self.kueue.presence;
         // Its Workload may merely be unknown, or another cluster may run the job although Kueue is gone here.
-        let has_pods = object.status.phase.is_some_and(Phase::has_pods);
-        if !presence.is_settled() || presence.is_unknown() || !presence.is_there() && has_pods {
+        if !presence.is_settled() || presence.is_unknown() || !presence.is_there() && object.has_pods_elsewhere() {
             return Outcome::default();
         }
         decide(&Situation {

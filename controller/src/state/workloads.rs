@@ -204,7 +204,8 @@ impl State {
             match requester {
                 Requester::Workload(key) => work.push(Work::Workload(key.clone())),
                 // TrainingJobs read the caches of their nodes themselves, but not the quota.
-                Requester::Job(_) if is_over_quota(before.get(requester)) != is_over_quota(now.get(requester)) => {
+                Requester::Job(key) if is_over_quota(before.get(requester)) != is_over_quota(now.get(requester)) => {
+                    self.jobs.wake(key);
                     work.push(Work::Jobs);
                 }
                 Requester::Job(_) => {}

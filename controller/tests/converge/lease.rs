@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ConfigMap;
 use larder_controller::Config;
 use larder_controller::admin::{Counters, Status};
 use larder_controller::control::act;
+use larder_kube::Api;
+use larder_kube::api::{ListParams, ObjectMeta, PostParams};
 use larder_kube::kinds::Kind;
 use larder_kube::lease::Election;
 use larder_telemetry::admin::Admin;
@@ -51,6 +54,35 @@ async fn a_holder_that_is_answered_goes_on() {
     let since = first.win(|| {}).await;
     let held = tokio::time::timeout(Duration::from_secs(3600), first.hold(since, CancellationToken::new())).await;
     assert!(held.is_err(), "it holds it still");
+}
+
+// SEMANTICS: K15
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_was_paused_for_too_long_writes_nothing_more() {
+    let api = new_api();
+    let first = Election::new(client(&api), "larder-system", "larder-controller", "first");
+    let maps: Api<ConfigMap> = Api::namespaced(first.guard(client(&api)), "larder-system");
+    let write = async |name: &str| {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        maps.create(&PostParams::default(), &ConfigMap { metadata, ..ConfigMap::default() }).await.is_ok()
+    };
+    assert!(!write("before").await, "it has not won the lease");
+    let since = first.win(|| {}).await;
+    assert!(write("won").await);
+    let holds = tokio::spawn({
+        let first = first.clone();
+        async move { first.hold(since, CancellationToken::new()).await }
+    });
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(write("renewed").await);
+
+    // Nothing of the process runs meanwhile, so nothing has noticed yet.
+    holds.abort();
+    tokio::time::advance(Duration::from_secs(20)).await;
+    assert!(!write("paused").await);
+    let found = maps.list(&ListParams::default()).await.unwrap();
+    let found: Vec<String> = found.items.into_iter().filter_map(|map| map.metadata.name).collect();
+    assert_eq!(found, ["renewed", "won"]);
 }
 
 // SEMANTICS: P7

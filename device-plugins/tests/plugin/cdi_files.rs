@@ -11,6 +11,7 @@ use larder_devices::health::Reason;
 use larder_devices::instance::Instance;
 use larder_devices::machine::{LinkLayer, Machine};
 use larder_devices::view::View;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -117,6 +118,24 @@ fn names_in_the_files_of_others_are_found() {
     }
     let large = format!("kind: a/b\ndevices: [{{name: c}}]\n#{}", "x".repeat(4 << 20));
     assert_eq!(cdi::names(large.as_bytes(), Format::Yaml), Vec::<String>::new());
+}
+
+// SEMANTICS: D8
+#[test]
+fn a_file_with_a_name_that_cdi_does_not_allow_has_no_names() {
+    let names = |kind: &str, device: Value| {
+        let file = json!({"kind": kind, "devices": [{"name": "good"}, {"name": device}, {"name": 7}]});
+        cdi::names(file.to_string().as_bytes(), Format::Json)
+    };
+    for kind in ["", "/", "gpu", "=a/b", "a/b=", "a/", "/b", "1/b", "a/b/c", "a b/c", "a/b\n", "a-/b", "é/b"] {
+        assert_eq!(names(kind, json!("x")), Vec::<String>::new(), "{kind:?}");
+    }
+    let odd = ["", "=", "a=b", "a/b", "-a", "a.", "a\n", "é"].map(Value::from);
+    for device in odd.into_iter().chain([json!(-1), json!({})]) {
+        assert_eq!(names("a/b", device.clone()), Vec::<String>::new(), "{device}");
+    }
+    let wanted = ["v.x-1_y/c-9=good", "v.x-1_y/c-9=0:1.2-3_4", "v.x-1_y/c-9=7"];
+    assert_eq!(names("v.x-1_y/c-9", json!("0:1.2-3_4")), wanted);
 }
 
 // SEMANTICS: D8

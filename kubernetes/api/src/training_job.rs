@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::job_type::RestartScope;
 use crate::schemas;
-pub use status::{ClusterTerm, Phase, Placement, Restarts, RoleStatus, ShownJob, TERMS_MAX, TrainingJobStatus};
+pub use status::{
+    ClusterTerm, Phase, Placement, Restarts, RoleStatus, ShownJob, TERMS_MAX, TrainingJobStatus, is_newer_record,
+};
 pub use sweep::{
     BestTrial, Choices, Distribution, Goal, Objective, Parameter, RandomSearch, Scale, Sweep, SweepStatus,
 };

@@ -1,16 +1,20 @@
 //! Leader election: the process that holds a Lease is the leader and acts. A leader that cannot renew the lease must
 //! end its process, so that it does not act beside its successor.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
+use http::{Method, Request};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ObjectMeta, PostParams};
+use kube::client::Body;
 use kube::{Api, Client, Error};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tower::BoxError;
 use tracing::{info, warn};
 
 /// How long a lease is valid after its last renewal.
@@ -36,12 +40,37 @@ pub struct Election {
     api: Api<Lease>,
     name: String,
     identity: String,
+    /// When this process stops acting, unless it renews the lease.
+    ends: Arc<Mutex<Instant>>,
 }
 
 impl Election {
     /// The election by the lease `name` in `namespace`. `identity` is the name of this process.
     pub fn new(client: Client, namespace: &str, name: &str, identity: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity: identity.to_owned() }
+        let (api, ends) = (Api::namespaced(client, namespace), Arc::new(Mutex::new(Instant::now())));
+        Self { api, name: name.to_owned(), identity: identity.to_owned(), ends }
+    }
+
+    /// A client that only reads while this process does not hold the lease. A process that was paused, and goes on
+    /// after another one has taken the lease, would otherwise send what it had decided before [`Self::hold`] ends it.
+    pub fn guard(&self, client: Client) -> Client {
+        let (ends, namespace) = (Arc::clone(&self.ends), client.default_namespace().to_owned());
+        let guarded = tower::service_fn(move |request: Request<Body>| {
+            let client = client.clone();
+            let has_ended = Instant::now() >= *ends.lock().unwrap_or_else(PoisonError::into_inner);
+            async move {
+                if has_ended && request.method() != Method::GET {
+                    return Err(BoxError::from("this process does not hold the lease any more"));
+                }
+                client.send(request).await.map_err(BoxError::from)
+            }
+        });
+        Client::new(guarded, namespace)
+    }
+
+    /// Records that the lease was acquired or renewed by a request that was sent at this time.
+    fn extend(&self, sent: Instant) {
+        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) = sent + GIVES_UP;
     }
 
     /// Waits until this process holds the lease. Returns the time at which it sent the request that acquired it. Errors
@@ -56,6 +85,7 @@ impl Election {
             match tokio::time::timeout(REQUEST, self.try_to_acquire(&mut seen)).await {
                 Ok(Ok(true)) => {
                     info!(lease = self.name, identity = self.identity, "acquired the lease");
+                    self.extend(sent);
                     return sent;
                 }
                 Ok(Ok(false)) | Err(_) => {}
@@ -118,7 +148,10 @@ impl Election {
             let sent = Instant::now();
             pause = AGAIN;
             match tokio::time::timeout_at(ends.min(sent + REQUEST), self.renew(false)).await {
-                Ok(Ok(true)) => (renewed, pause) = (sent, EVERY),
+                Ok(Ok(true)) => {
+                    (renewed, pause) = (sent, EVERY);
+                    self.extend(sent);
+                }
                 Ok(Ok(false)) => bail!("the lease {} was taken by another process", self.name),
                 Ok(Err(error)) => warn!(lease = self.name, %error, "cannot renew the lease; retrying"),
                 Err(_) => warn!(lease = self.name, "the API server did not answer in time"),

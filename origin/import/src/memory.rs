@@ -37,6 +37,10 @@ pub(crate) struct MemoryOrigin {
     pub(crate) beside: Mutex<Option<std::sync::Arc<MemoryOrigin>>>,
     /// True if entity tags are no MD5s.
     pub(crate) encrypted: AtomicBool,
+    /// Calls of `put_with_md5`.
+    pub(crate) md5_puts: AtomicU64,
+    /// True if these store the bytes whatever their MD5 is.
+    pub(crate) ignores_md5: AtomicBool,
 }
 
 fn down() -> OriginError {
@@ -65,6 +69,8 @@ impl MemoryOrigin {
             written: Mutex::default(),
             beside: Mutex::default(),
             encrypted: AtomicBool::new(false),
+            md5_puts: AtomicU64::new(0),
+            ignores_md5: AtomicBool::new(false),
         }
     }
 
@@ -181,6 +187,15 @@ impl Origin for MemoryOrigin {
         self.written.lock().unwrap().push(key.to_vec());
         self.set(key, bytes.clone());
         Ok(etag_of(&bytes))
+    }
+
+    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Option<Version>, OriginError> {
+        self.md5_puts.fetch_add(1, Ordering::SeqCst);
+        let found: [u8; 16] = Md5::digest(&bytes).into();
+        if found != *md5 && !self.ignores_md5.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
+        self.put(key, bytes).await.map(Some)
     }
 
     async fn put_stream(

@@ -141,11 +141,8 @@ impl S3 for Service {
         if !may {
             return Err(s3_error!(PreconditionFailed));
         }
-        let bytes = body::received(input.body).await?;
-        if input.content_length.is_some_and(|length| length != bytes.len() as i64) {
-            return Err(s3_error!(IncompleteBody));
-        }
-        let etag = self.store.put_memory(&input.bucket, &input.key, bytes);
+        let (bytes, md5) = body::received(input.body, input.content_length, input.content_md5.as_deref()).await?;
+        let etag = self.store.put_hashed(&input.bucket, &input.key, bytes, md5);
         Ok(S3Response::new(PutObjectOutput { e_tag: Some(ETag::Strong(etag)), ..PutObjectOutput::default() }))
     }
 
@@ -291,12 +288,9 @@ impl S3 for Service {
     async fn upload_part(&self, request: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
         let input = request.input;
         self.store.puts.fetch_add(1, Ordering::Relaxed);
-        let bytes = body::received(input.body).await?;
-        if input.content_length.is_some_and(|length| length != bytes.len() as i64) {
-            return Err(s3_error!(IncompleteBody));
-        }
-        let etag =
-            self.store.put_part(&input.upload_id, input.part_number, bytes).ok_or_else(|| s3_error!(NoSuchUpload))?;
+        let (bytes, md5) = body::received(input.body, input.content_length, input.content_md5.as_deref()).await?;
+        let etag = self.store.put_part(&input.upload_id, input.part_number, bytes, md5);
+        let etag = etag.ok_or_else(|| s3_error!(NoSuchUpload))?;
         Ok(S3Response::new(UploadPartOutput { e_tag: Some(ETag::Strong(etag)), ..UploadPartOutput::default() }))
     }
 

@@ -71,7 +71,13 @@ impl Store {
     }
 
     pub(crate) fn put_memory(&self, bucket: &str, key: &str, bytes: Bytes) -> String {
-        let etag = hex(&Md5::digest(&bytes));
+        let md5 = Md5::digest(&bytes).into();
+        self.put_hashed(bucket, key, bytes, md5)
+    }
+
+    /// Stores bytes that have this MD5, and returns their tag.
+    pub(crate) fn put_hashed(&self, bucket: &str, key: &str, bytes: Bytes, md5: [u8; 16]) -> String {
+        let etag = hex(&md5);
         self.put(bucket, key, Content::Memory(bytes), etag.clone());
         etag
     }
@@ -148,11 +154,10 @@ impl Store {
         id
     }
 
-    /// Stores a part and returns its tag. `None` if the upload does not exist.
-    pub(crate) fn put_part(&self, upload: &str, number: i32, bytes: Bytes) -> Option<String> {
-        let digest: [u8; 16] = Md5::digest(&bytes).into();
-        self.uploads().get_mut(upload)?.parts.insert(number, (bytes, digest));
-        Some(hex(&digest))
+    /// Stores a part that has this MD5, and returns its tag. `None` if the upload does not exist.
+    pub(crate) fn put_part(&self, upload: &str, number: i32, bytes: Bytes, md5: [u8; 16]) -> Option<String> {
+        self.uploads().get_mut(upload)?.parts.insert(number, (bytes, md5));
+        Some(hex(&md5))
     }
 
     /// Assembles the parts as Amazon does, with a tag computed from the parts' tags. `None` if the upload or one of the
@@ -237,8 +242,9 @@ mod tests {
         let store = Store::default();
         assert_eq!(store.put_memory("b", "k", Bytes::from_static(b"hello")), "5d41402abc4b2a76b9719d911017c592");
         let upload = store.begin_upload();
-        store.put_part(&upload, 2, Bytes::from_static(b"world")).expect("upload");
-        store.put_part(&upload, 1, Bytes::from_static(b"hello")).expect("upload");
+        for (number, part) in [(2, "world"), (1, "hello")] {
+            store.put_part(&upload, number, part.into(), Md5::digest(part).into()).expect("upload");
+        }
         assert_eq!(store.finish_upload("b", "k", &upload, &[1, 3]), None, "a part that does not exist");
         let etag = store.finish_upload("b", "k", &upload, &[1, 2]).expect("both parts");
         assert!(etag.ends_with("-2"), "{etag}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_dataset::environment::OWNER;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
 use object_store::client::HttpConnector;
-use object_store::{Certificate, ClientOptions, StaticCredentialProvider};
+use object_store::{Certificate, ClientConfigKey, ClientOptions, StaticCredentialProvider};
 
 use crate::clients::SharedConnector;
 use crate::config::OriginConfig;
@@ -34,7 +34,7 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
         options = options.with_allow_http(true);
     }
     let mut builder = AmazonS3Builder::new();
-    let mut virtual_hosted = None;
+    let (mut virtual_hosted, mut writes_plainly) = (None, true);
     let has_keys = env.get("AWS_ACCESS_KEY_ID").is_some();
     for (name, value) in env.iter().filter(|(name, _)| name.starts_with("AWS_")) {
         // Leftover variables of other keys must not be combined with the keys of a profile.
@@ -42,11 +42,17 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
             continue;
         }
         match name.to_ascii_lowercase().parse() {
-            Ok(AmazonS3ConfigKey::Client(key)) => options = options.with_config(key, value),
+            Ok(AmazonS3ConfigKey::Client(key)) => {
+                writes_plainly &= key != ClientConfigKey::DefaultContentType;
+                options = options.with_config(key, value);
+            }
             Ok(AmazonS3ConfigKey::VirtualHostedStyleRequest) => {
                 virtual_hosted = Some(value.eq_ignore_ascii_case("true"))
             }
-            Ok(key) => builder = builder.with_config(key, value),
+            Ok(key) => {
+                writes_plainly &= !matches!(key, AmazonS3ConfigKey::Encryption(_) | AmazonS3ConfigKey::Checksum);
+                builder = builder.with_config(key, value);
+            }
             Err(_) => {}
         }
     }
@@ -100,6 +106,7 @@ pub(super) fn connect(url: &OriginUrl, config: &OriginConfig) -> Result<(S3Clien
         credentials: Arc::clone(store.credentials()),
         session,
         http,
+        writes_plainly,
         clock: ServerClock::default(),
     };
     Ok((client, store))

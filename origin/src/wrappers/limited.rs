@@ -133,6 +133,10 @@ impl Origin for Limited {
         self.call(key, 0, self.inner.put(key, bytes), |_| 0).await
     }
 
+    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Option<Version>, OriginError> {
+        self.call(key, 0, self.inner.put_with_md5(key, bytes, md5), |_| 0).await
+    }
+
     async fn put_stream(
         &self,
         key: &[u8],

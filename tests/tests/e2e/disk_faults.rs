@@ -51,7 +51,7 @@ fn unmount(lab: &Lab, mount: Mount) {
 }
 
 /// The files of a cache whose paths end like this, such as `/slots` or `.seg`.
-fn cache_files(lab: &Lab, ending: &str) -> Vec<PathBuf> {
+pub(crate) fn cache_files(lab: &Lab, ending: &str) -> Vec<PathBuf> {
     let mut folders = vec![lab.cache_dir("m").join("datasets")];
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {

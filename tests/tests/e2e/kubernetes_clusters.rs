@@ -1,12 +1,13 @@
-//! Jobs in another cluster: two real control planes with a kubelet each, Larder deployed on both as its users deploy
-//! it, and a link between them that breaks.
+//! Jobs in other clusters: real control planes with a kubelet each, Larder deployed on all as its users deploy it, and
+//! links between them that break.
 
 mod lab;
 mod multikueue;
 mod wire;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use larder_e2e::Watch;
 use larder_e2e::platform::{SUMS, TIMEOUT, kill_process, sums};
 use larder_testkit::scaled;
 use rand::rngs::StdRng;
@@ -33,7 +34,7 @@ fn is_warmed_first(lab: &Lab, place: &Place, job: &str) {
 #[test]
 fn a_job_goes_where_its_data_is_or_where_it_fits_and_is_seen_and_ended_from_home() {
     let lab = Lab::start();
-    let (home, west) = (&lab.home, &lab.west);
+    let (home, west) = (&lab.home, lab.west());
     let far = lab.put_dataset("far", &["west"]);
     lab.put_dataset("near", &["here"]);
 
@@ -97,7 +98,7 @@ fn a_job_goes_where_its_data_is_or_where_it_fits_and_is_seen_and_ended_from_home
 
 /// A job of a namespace in which the home may run no jobs over there.
 fn namespace_that_was_not_given(lab: &Lab) {
-    for place in [&lab.home, &lab.west] {
+    for place in [&lab.home, lab.west()] {
         place.cluster.kubectl_ok(&["create", "namespace", "team-b"]);
     }
     let mut job = lab.job("stranger", 100, "true", &json!({"clusters": ["west"]}));
@@ -108,32 +109,32 @@ fn namespace_that_was_not_given(lab: &Lab) {
         let why = job["status"]["waitingFor"].as_str().unwrap_or_default();
         why.starts_with("cluster west refuses the job: ") && why.contains("home-hq")
     });
-    assert_eq!(lab.west.get(&["tj", "-n", "team-b", "stranger"]), Value::Null);
+    assert_eq!(lab.west().get(&["tj", "-n", "team-b", "stranger"]), Value::Null);
     lab.home.cluster.kubectl_ok(&["delete", "tj", "-n", "team-b", "stranger", "--timeout=120s"]);
 }
 
 /// The token of the home ends, and is replaced. `third` is in `west`, where it has these pods, and `fill-here` is at
 /// home.
 fn credentials_that_end(lab: &Lab, pods: &[String]) {
-    lab.west.cluster.kubectl_ok(&["delete", "secret", "-n", "larder-system", "home-hq"]);
-    lab.wait_until_west_is("False");
+    lab.west().cluster.kubectl_ok(&["delete", "secret", "-n", "larder-system", "home-hq"]);
+    lab.wait_until_reachable("west", "False");
     let is_unknown = |job: &Value| job["status"]["placement"]["unknownSince"].is_string();
     lab.home.cluster.wait_for("the job is unknown", TIMEOUT, || is_unknown(&lab.home.job("third")));
     assert_eq!(lab.home.job("third")["status"]["shown"]["why"], "Unknown");
     let other = lab.home.job("fill-here");
     assert!(other["status"]["phase"] == "Running" && !is_unknown(&other), "{other:#}");
-    assert_eq!(lab.west.live_pods("third"), pods, "it runs on");
+    assert_eq!(lab.west().live_pods("third"), pods, "it runs on");
     let events = || {
         let events = lab.home.cluster.get_json(&["events", "-A"]);
         let is_lost = |event: &&Value| event["reason"] == "NoAnswer" && event["involvedObject"]["name"] == "west";
         events["items"].as_array().unwrap().iter().filter(is_lost).count()
     };
     lab.home.cluster.wait_for("there is an event", TIMEOUT, || events() > 0);
-    lab.join();
-    lab.wait_until_west_is("True");
+    lab.join("west");
+    lab.wait_until_reachable("west", "True");
     lab.home.cluster.wait_for("the job is known", TIMEOUT, || !is_unknown(&lab.home.job("third")));
     lab.wait_for_phase("third", "Running");
-    assert_eq!(lab.west.live_pods("third"), pods);
+    assert_eq!(lab.west().live_pods("third"), pods);
     assert_eq!(events(), 1);
 }
 
@@ -142,7 +143,7 @@ const JOBS_OF_A_BREAK: usize = 5;
 
 /// `kill -9` of the controllers of both clusters, leaders and others.
 fn kill_controllers(lab: &Lab) {
-    for place in [&lab.home, &lab.west] {
+    for place in [&lab.home, lab.west()] {
         for pid in place.cluster.pids("larder-controller") {
             kill_process(pid);
         }
@@ -166,7 +167,7 @@ fn outcome(job: &Value) -> Value {
 #[test]
 fn jobs_are_neither_lost_nor_run_twice_while_the_link_breaks_and_both_controllers_are_killed() {
     let lab = Lab::start();
-    let (home, west) = (&lab.home, &lab.west);
+    let (home, west) = (&lab.home, lab.west());
     let names: Vec<String> = (0..scaled(20).min(100)).map(|at| format!("job-{at}")).collect();
     // The link is cut for up to so many seconds, with the kill somewhere in between.
     let longest = if names.len() > 20 { 600 } else { 30 };
@@ -189,15 +190,15 @@ fn jobs_are_neither_lost_nor_run_twice_while_the_link_breaks_and_both_controller
         // Some are placed by now, or are being created or deleted, or run.
         pause(5);
         let link = [Link::Resets, Link::Hangs, Link::Slow][nth % 3];
-        lab.link.set(link);
+        lab.link().set(link);
         home.apply(&during.iter().map(job).collect::<Vec<_>>());
         if nth == 1 {
-            lab.wait_until_west_is("False");
+            lab.wait_until_reachable("west", "False");
         }
         pause(longest / 2);
         kill_controllers(&lab);
         pause(longest / 2);
-        lab.link.set(Link::Passes);
+        lab.link().set(Link::Passes);
         pause(10);
         eprintln!("break {nth}: {link:?}");
     }
@@ -237,7 +238,7 @@ fn seconds(lab: &Lab) -> Vec<String> {
 #[ignore = "a failover takes two minutes at least, and this takes six: make soak"]
 fn a_job_with_failover_has_ended_over_there_before_it_starts_at_home_and_bytes_that_come_late_change_nothing() {
     let lab = Lab::start();
-    let (home, west) = (&lab.home, &lab.west);
+    let (home, west) = (&lab.home, lab.west());
     lab.put_dataset("far", &["west"]);
     let mut spec = anywhere("far");
     spec["failover"] = "2m".into();
@@ -245,13 +246,13 @@ fn a_job_with_failover_has_ended_over_there_before_it_starts_at_home_and_bytes_t
     home.cluster.wait_for("it runs over there", TIMEOUT, || seconds(&lab).len() > 2);
     assert_eq!(lab.placement("moves")["cluster"], "west");
     // The requests that are under way arrive at the end.
-    lab.link.set(Link::Hangs);
+    lab.link().set(Link::Hangs);
     home.cluster.wait_for("it runs at home", TIMEOUT, || seconds(&lab).last().is_some_and(|site| site == "here"));
     assert_eq!(west.live_pods("moves"), [""; 0], "its own cluster has ended its pods");
-    assert!(west.job("moves").is_object(), "the link was cut, so nobody has deleted its copy");
+    assert!(west.job("moves").is_object(), "the link was cut, so no process has deleted its copy");
     let placement = lab.placement("moves");
     assert_eq!((&placement["cluster"], &placement["left"]), (&json!("here"), &json!(["west"])));
-    lab.link.set(Link::Passes);
+    lab.link().set(Link::Passes);
     home.cluster.wait_for("its copy is gone", TIMEOUT, || {
         west.job("moves").is_null() && lab.placement("moves")["left"].as_array().is_none_or(Vec::is_empty)
     });
@@ -261,4 +262,32 @@ fn a_job_with_failover_has_ended_over_there_before_it_starts_at_home_and_bytes_t
     assert!(first > 0 && ran[..first].iter().all(|site| site == "west"), "{ran:?}");
     assert!(ran[first..].iter().all(|site| site == "here"), "both have run it: {ran:?}");
     lab.larder(&["job", "cancel", "moves", "-n", TEAM, "--wait"]);
+}
+
+/// The time from a job's new phase in its status over there until its status at home has that phase.
+#[test]
+#[ignore = "measures, and asserts nothing about speed"]
+fn how_long_a_status_takes_over_a_healthy_link() {
+    const JOBS: usize = 10;
+    let lab = Lab::start();
+    let watch = |place: &Place| Watch::start(&place.cluster, &["tj", "-n", TEAM], "{.metadata.name} {.status.phase}");
+    let (at_home, in_west) = (watch(&lab.home), watch(lab.west()));
+    let mut delays = ["Running", "Succeeded"].map(|phase| (phase, Vec::new()));
+    for at in 0..JOBS {
+        let (name, since) = (format!("job-{at}"), Instant::now());
+        lab.submit(&name, 100, "sleep 5", &json!({"clusters": ["west"]}));
+        for (phase, delays) in &mut delays {
+            let line = format!("{name} {phase}");
+            let [there, here] = [&in_west, &at_home].map(|watch| watch.after(since, |found| found == line));
+            delays.push(here.saturating_sub(there));
+        }
+    }
+    for (phase, mut delays) in delays {
+        delays.sort_unstable();
+        let nth = [JOBS / 2, (JOBS * 9).div_ceil(10) - 1, JOBS - 1];
+        let [median, p90, longest] = nth.map(|nth| delays[nth].as_millis());
+        println!(
+            "{phase} in west to {phase} at home: median {median} ms, p90 {p90} ms, longest {longest} ms of {JOBS}"
+        );
+    }
 }

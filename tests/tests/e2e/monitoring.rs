@@ -212,10 +212,6 @@ fn the_component_gives_the_token_to_the_programs_whose_pods_are_scraped_with_it(
     }
 }
 
-/// The one complaint of `promtool check metrics` that is right: `.larder/stats.json` has the metric, too, and has whole
-/// numbers only.
-const KNOWN: &str = r#"larder_fs_plan_stalled_microseconds_total use base unit "seconds" instead of "microseconds""#;
-
 /// Checks a program's metrics in both formats. `None` if `promtool` is not installed.
 fn check_metrics(folder: &Path, program: &str, text: &str, open_metrics: &str) -> Option<()> {
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
@@ -224,7 +220,7 @@ fn check_metrics(folder: &Path, program: &str, text: &str, open_metrics: &str) -
     let checked = promtool_on(File::open(&file).unwrap().into(), &["check", "metrics"])?;
     let said = [checked.stdout, checked.stderr].concat();
     let said = String::from_utf8(said).unwrap();
-    assert!(said.lines().all(|line| line == KNOWN), "{program}: {said}");
+    assert!(said.is_empty(), "{program}: {said}");
 
     // Prometheus imports samples at a time only.
     let stamped: String = open_metrics

@@ -14,6 +14,7 @@ use rustix::mount::MountFlags;
 use serde_json::Value;
 
 use crate::csi::{publish, wait_until};
+use crate::disk_faults::cache_files;
 
 const MIB: u64 = 1 << 20;
 
@@ -115,6 +116,17 @@ fn a_file_that_an_earlier_process_has_cached_is_checked_before_anyone_opens_it()
     let is_checked = |_: &Mount| lab.logs().contains("large files of earlier processes checked");
     mount.wait_until("the scrub has ended", is_checked);
     assert!(!is_served(&mount.path("")), "at its first opening");
+    assert_right(&File::open(mount.path("model")).unwrap(), &bytes);
+    mount.kill();
+    drop(mount);
+    // A byte that nobody reads before the scrub does.
+    let [cached] = &cache_files(&lab, "/files/00000000")[..] else { panic!("one file is cached") };
+    let damaged = OpenOptions::new().write(true).open(cached).unwrap();
+    damaged.write_all_at(&[!bytes[30 << 20]], 30 * MIB).unwrap();
+    damaged.sync_all().unwrap();
+    let mount = lab.mount("m", &lab.url(), &[]);
+    mount.wait_until("the scrub has found it", |mount| mount.metric("store_corrupt_total") == 1);
+    assert!(is_served(&mount.path("")), "a page of it is missing");
     assert_right(&File::open(mount.path("model")).unwrap(), &bytes);
 }
 

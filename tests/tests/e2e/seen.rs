@@ -2,11 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use larder_e2e::{Lab, Mount};
+use larder_e2e::{Lab, Mount, wait_until};
 use larder_testkit::seeded_bytes;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -142,6 +142,83 @@ fn top_gives_the_terminal_back_when_a_signal_ends_it() {
         assert_eq!(file("before"), file("after"));
         assert!(shown.windows(8).any(|bytes| bytes == b"\x1b[?1049l"));
     }
+}
+
+/// A terminal of tmux, in which `larder top` runs.
+struct Tmux<'a> {
+    lab: &'a Lab,
+}
+
+impl<'a> Tmux<'a> {
+    fn start(lab: &'a Lab, columns: u16, rows: u16) -> Self {
+        let (tmux, larder) = (Self { lab }, lab.command(&[]).get_program().to_str().unwrap().to_owned());
+        let run = format!("{larder} top; echo $? >{}", tmux.code().display());
+        let (columns, rows) = (columns.to_string(), rows.to_string());
+        tmux.run(&["-u", "-f", "/dev/null", "new-session", "-d", "-x", &columns, "-y", &rows, &run]);
+        tmux
+    }
+
+    fn run(&self, args: &[&str]) -> String {
+        let socket = self.lab.folder().join("tmux");
+        let args = [&["-S", socket.to_str().unwrap()], args].concat();
+        let output = self.lab.program("tmux".into(), &args).output().expect("tmux runs");
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The file with the exit status of `larder top`.
+    fn code(&self) -> PathBuf {
+        self.lab.folder().join("code")
+    }
+
+    /// The lines that it shows, once their first one contains `head` and the screen is `columns` wide.
+    fn shows(&self, head: &str, columns: usize) -> Vec<String> {
+        let mut lines = Vec::new();
+        wait_until(&format!("{head:?} on {columns} columns"), || {
+            lines = self.run(&["capture-pane", "-p"]).lines().map(str::to_owned).collect();
+            let width = self.run(&["display-message", "-p", "#{pane_width}"]);
+            lines.first().is_some_and(|first: &String| first.contains(head)) && width.trim() == columns.to_string()
+        });
+        lines
+    }
+}
+
+impl Drop for Tmux<'_> {
+    fn drop(&mut self) {
+        if !self.code().exists() {
+            self.run(&["kill-server"]);
+        }
+    }
+}
+
+// SEMANTICS: W3
+#[test]
+fn top_fits_its_terminal_obeys_keys_and_follows_a_new_size() {
+    // Other tests' mounts are on its screen, too.
+    let rows_of = |lines: &[String]| {
+        assert!(lines[1].is_empty() && lines[2].starts_with("MOUNT"), "{lines:#?}");
+        let rows: Vec<String> = lines[3..].iter().take_while(|line| !line.is_empty()).cloned().collect();
+        // The rest of a line that was too long would begin in another way.
+        let begins = ["/", "…", "and "];
+        assert!(rows.iter().all(|row| begins.iter().any(|begin| row.starts_with(begin))), "{lines:#?}");
+        assert!(!lines[3 + rows.len() + 1].is_empty(), "there is no sentence: {lines:#?}");
+        rows
+    };
+    let lab = Lab::new();
+    lab.put("a", b"1".to_vec());
+    let mount = lab.mount("m", &lab.url(), &[]);
+    let tmux = Tmux::start(&lab, 80, 24);
+    assert!(!rows_of(&tmux.shows("by waited", 80)).is_empty());
+
+    tmux.run(&["send-keys", "s"]);
+    tmux.shows("by read", 80);
+    tmux.run(&["resize-window", "-x", "200", "-y", "50"]);
+    // The paths are longer where there is room.
+    let path = |row: &String| row.split(' ').next().unwrap_or_default().chars().count();
+    wait_until("it has the new size", || rows_of(&tmux.shows("by read", 200)).iter().any(|row| path(row) > 14));
+    tmux.run(&["send-keys", "q"]);
+    wait_until("it ends", || std::fs::read_to_string(tmux.code()).is_ok_and(|code| code == "0\n"));
+    drop(mount);
 }
 
 /// A running `larder ui`.

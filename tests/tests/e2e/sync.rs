@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use larder_csi_api::csi::node_client::NodeClient;
@@ -162,6 +163,27 @@ fn a_flipped_byte_at_the_source_is_named_and_not_copied() {
     let error = labs.sync_fails(&[]);
     assert!(error.contains(&format!("{} is corrupt at the source: MD5", name(7))), "{error}");
     assert!(!labs.has_manifest());
+}
+
+// SEMANTICS: M3
+#[test]
+fn bytes_that_are_flipped_on_their_way_to_the_mirror_are_refused_there_and_sent_again() {
+    const FILES: u64 = 200;
+    let labs = Labs::new(FILES);
+    let with_md5 = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&with_md5);
+    labs.there.proxy.set_hook(move |head| {
+        // The first of them shows whether the server refuses a wrong MD5.
+        match head.header("content-md5").map(|_| counted.fetch_add(1, Ordering::SeqCst)) {
+            Some(nth) if nth % 20 == 10 => Fault::FlipBody,
+            Some(_) | None => Fault::None,
+        }
+    });
+    let done = labs.sync(&[]);
+    assert_eq!(done["objects_copied"], FILES, "{done}");
+    let with_md5 = with_md5.load(Ordering::SeqCst);
+    assert!(with_md5 > FILES - 2 * AT_ONCE as u64, "most objects are sent with their MD5: {with_md5}");
+    read_all(&labs.there, "m", FILES);
 }
 
 // SEMANTICS: M2

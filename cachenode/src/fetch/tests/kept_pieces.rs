@@ -88,3 +88,40 @@ async fn a_full_store_keeps_no_piece_of_another_block() {
     world.fetcher.wait_idle().await;
     assert!(world.has(3 * BLOCK_BYTES + 9 * PAGE, 4096), "the room of its block is taken already");
 }
+
+// SEMANTICS: C7
+#[tokio::test]
+async fn a_warm_up_goes_on_with_a_block_of_which_a_piece_was_being_written() {
+    let world = one_file(SIZE, SIZE);
+    let writing = world.fetcher.context.cache.admit(BlockIndex(3), BLOCK_BYTES as u32).unwrap();
+    let (fetcher, whole) = (Arc::clone(&world.fetcher), world.part(0, 3 * BLOCK_BYTES, BLOCK_BYTES));
+    let warming = tokio::spawn(async move { fetcher.warm(FileIndex(0), whole, false, None).await });
+    while !world.fetcher.in_flight.contains(BlockIndex(3)) && !warming.is_finished() {
+        tokio::task::yield_now().await;
+    }
+    // Long enough for the store to be asked.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    drop(writing);
+    assert_eq!(warming.await.unwrap(), Warmed::Kept);
+}
+
+// SEMANTICS: C14, C21
+#[tokio::test(start_paused = true)]
+async fn a_block_is_kept_although_a_piece_of_it_was_being_written_when_its_fetch_began() {
+    let world = Arc::new(one_file(SIZE, SIZE));
+    let writing = world.fetcher.context.cache.admit(BlockIndex(5), BLOCK_BYTES as u32).unwrap();
+    world.origin.hold_until(Instant::now() + Duration::from_secs(1));
+    let reading = {
+        let world = Arc::clone(&world);
+        tokio::spawn(async move { world.read(0, 5 * BLOCK_BYTES + (2 << 20), 1 << 20).await })
+    };
+    while world.origin.ranges.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    drop(writing);
+    reading.await.unwrap();
+    world.fetcher.wait_idle().await;
+    assert!(world.fetcher.context.cache.contains(BlockIndex(5)));
+}

@@ -163,6 +163,27 @@ async fn a_header_that_could_not_be_read_is_read_at_the_next_miss() {
     assert_eq!(world.fetcher.tensors.read(&part), Some(FileIndex(0)));
 }
 
+// SEMANTICS: C9
+#[tokio::test]
+async fn a_stream_that_comes_to_what_readers_leave_out_ends_and_another_may_begin_there() {
+    let (world, tensors) = model();
+    let fetcher = &world.fetcher;
+    read(&world, fetcher, 0..64 * KIB).await;
+    // An eighth of the large tensors of two layers.
+    for (_, Range { start, end }) in [&tensors[1], &tensors[3]] {
+        let len = end - start;
+        read(&world, fetcher, start + 3 * len / 8..start + 4 * len / 8).await;
+    }
+    let limit = BlockIndex(world.manifest.totals().blocks - 1);
+    let stream = fetcher.ahead.begin(BlockIndex(40), limit).unwrap().stream;
+    assert_eq!(fetcher.ahead.extended(stream, BlockIndex(43), Some(BlockIndex(43))), None);
+    let part = world.part(0, 41 * BLOCK_BYTES, 64 * KIB);
+    assert!(fetcher.tensors.leave_out(&part));
+    fetcher.touched(&part);
+    let next = fetcher.ahead.begin(BlockIndex(42), limit).expect("another stream");
+    assert_ne!(next.stream, stream);
+}
+
 // SEMANTICS: C14
 #[tokio::test]
 async fn readers_of_the_same_piece_at_the_same_time_make_one_get() {

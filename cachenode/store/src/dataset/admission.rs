@@ -161,7 +161,7 @@ impl Shared {
     fn allocate(&self, disk: &Arc<Disk>, block: BlockIndex, extent: usize) -> io::Result<Option<Allotment>> {
         loop {
             let mut state = self.lock();
-            if state.pending.get(&block) != Some(&Pending::Valid) {
+            if !matches!(state.pending.get(&block), Some(Pending::Valid | Pending::Growing)) {
                 return Ok(None);
             }
             if let Some(allotment) = state.allocator.allocate(&self.space, disk, extent) {
@@ -228,7 +228,9 @@ impl Shared {
         });
         // The slot is on the disk with the tables, which may be another one.
         drop(writing);
-        // No other thread sets or clears the slot of a pending block.
+        // No other thread sets or clears the slot of a pending block. A block of which pages are in a large file has one;
+        // these pages are freed after the next start.
+        let before = self.slots.get(block);
         let set = || self.slots.set(block, Some(place)).map_err(|source| NotKept { disk: None, source });
         let shown = written.map_err(failed).and_then(|()| set());
         self.stale.mark();
@@ -243,7 +245,7 @@ impl Shared {
             return Err(not_kept);
         }
         self.base.index.put(self.number, block, place);
-        self.written(block, len.into(), true);
+        self.written(block, len.into(), before.is_none());
         Ok(Some(Arc::clone(disk)))
     }
 

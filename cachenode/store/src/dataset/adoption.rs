@@ -207,7 +207,8 @@ impl Adoption<'_> {
         let shared = self.shared;
         let span = shared.span_of(block)?;
         let earlier_span = ancestor.span_of(&span)?;
-        let file = shared.large.link(&span, &ancestor.large, &earlier_span).ok()??;
+        let making = shared.large.wait_to_make();
+        let file = shared.large.link(making, &span, &ancestor.large, &earlier_span).ok()??;
         if self.linked.replace(span.first) != Some(span.first) {
             [&shared.stale, &self.from].into_iter().for_each(Stale::mark);
         }

@@ -100,19 +100,26 @@ impl Shared {
         if self.large.is_checked(span) {
             return;
         }
+        let Ok(Some(file)) = self.large.find(span) else { return };
         if span.blocks().all(|block| !self.is_stopped() && self.mend(block, Place::in_file(true))) {
-            self.large.note_checked(span);
+            self.large.note_checked(&file);
         }
     }
 
     /// A descriptor of a file that is wholly cached and was checked. `None` if it is not, or cannot be lent.
     pub(super) fn lend(&self, span: &FileSpan) -> Option<File> {
         let file = self.large.find(span).ok()??;
+        if !self.large.has_checked(&file) {
+            // At its next opening it is asked for.
+            self.large.uncheck(span.first);
+            return None;
+        }
         let lent = file.lend(&self.base.boot_id).inspect_err(|error| {
             debug!(dataset = self.config.name, %error, "the kernel cannot read a cached file by itself");
         });
-        // A block that has left before the file was marked may have freed its pages.
-        lent.ok().filter(|_| self.is_whole(span))
+        // A block that has left before the file was marked may have freed its pages, and a file that was cut off may
+        // have its size again.
+        lent.ok().filter(|_| self.is_whole(span) && self.large.is_checked(span))
     }
 
     /// True if the kernel may be lent a file of this cache: nothing is evicted from it, so that it is not kept from
@@ -145,7 +152,8 @@ impl Shared {
         if !matches!(self.lock().pending.get(&block), Some(Pending::Valid | Pending::Growing)) {
             return Ok(None);
         }
-        let find = || self.large.find_or_make(&span).map_err(|(disk, source)| NotKept { disk, source });
+        let is_new = || !span.blocks().any(|block| self.has_pages(block));
+        let find = || self.large.find_or_make(&span, is_new).map_err(|(disk, source)| NotKept { disk, source });
         let mut file = self.link_earlier(&span).map_or_else(find, Ok)?;
         let disk = Arc::clone(&file.disk);
         let failed = |source| NotKept { disk: Some(Arc::clone(&disk)), source };
@@ -154,6 +162,9 @@ impl Shared {
         }
         let writing = disk.write();
         disk.free_share.take(bytes.len() as u64, Instant::now()).map_err(failed)?;
+        if file.is_cut() {
+            self.large.uncheck(span.first);
+        }
         let mut written = file.write(block, start, len, bytes);
         if written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             // The file was deleted after it was found, because it had no block.
@@ -189,12 +200,14 @@ impl Shared {
     }
 
     /// While blocks of other snapshots are adopted: a link to the file that one of them has. Otherwise it would get a
-    /// file of its own here, and the blocks of the other one could not be adopted.
+    /// file of its own here, and the blocks of the other one could not be adopted. None also if the thread would wait
+    /// for a disk that ends no write.
     fn link_earlier(&self, span: &FileSpan) -> Option<Arc<LargeFile>> {
         let ancestors = self.ancestors.load_full()?;
         ancestors.iter().find_map(|ancestor| {
             let earlier = ancestor.span_of(span)?;
-            self.large.link(span, &ancestor.large, &earlier).ok().flatten()
+            let making = self.large.turn_to_make().ok()?;
+            self.large.link(making, span, &ancestor.large, &earlier).ok().flatten()
         })
     }
 
@@ -284,7 +297,7 @@ impl Shared {
             let Some(Ok(Some(file))) = span.map(|span| self.large.find(&span)) else { continue };
             if Arc::ptr_eq(&file.disk, &disk) {
                 for block in file.span.blocks().take_while(|_| !self.is_stopped()) {
-                    if self.slots.get(block).is_none() && file.takes_space(block) {
+                    if !self.has_pages(block) && file.takes_space(block) {
                         self.free_unused_block(block, &file);
                     }
                 }
@@ -297,14 +310,19 @@ impl Shared {
         let state = self.lock();
         span.blocks().any(|block| {
             let is_busy = state.pending.contains_key(&block) || state.leaving.contains(&block);
-            is_busy || self.slots.get(block).is_some_and(Place::is_in_file)
+            is_busy || self.has_pages(block)
         })
     }
 
-    /// Frees the pages of a block that has no slot, unless it is being changed. Blocks on the disk.
+    /// True if the slot of a block says that it is in its large file.
+    fn has_pages(&self, block: BlockIndex) -> bool {
+        self.slots.get(block).is_some_and(Place::is_in_file)
+    }
+
+    /// Frees the pages of a block that has no slot, or one of a record, unless it is being changed. Blocks on the disk.
     fn free_unused_block(&self, block: BlockIndex, file: &LargeFile) {
         let mut state = self.lock();
-        let is_used = self.slots.get(block).is_some() || state.pending.contains_key(&block);
+        let is_used = self.has_pages(block) || state.pending.contains_key(&block);
         if is_used || !state.leaving.insert(block) {
             return;
         }

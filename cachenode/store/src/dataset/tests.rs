@@ -83,6 +83,13 @@ impl Bed {
     }
 
     fn at(dir: &Path, policy: PolicyKind, reservation_bytes: u64) -> Self {
+        let mut bed = Self::closed(dir, policy, reservation_bytes);
+        bed.open();
+        bed
+    }
+
+    /// One that is not open yet.
+    fn closed(dir: &Path, policy: PolicyKind, reservation_bytes: u64) -> Self {
         let config = CacheConfig {
             key: SNAPSHOT.into(),
             is_known_as_ours: false,
@@ -94,7 +101,7 @@ impl Bed {
             seed: 5,
             block_lens: Arc::new(len_of),
         };
-        let mut bed = Self {
+        Self {
             dir: dir.join("cache"),
             more: Vec::new(),
             boot_id: "first boot".into(),
@@ -105,9 +112,7 @@ impl Bed {
             user: None,
             open: None,
             _temp: None,
-        };
-        bed.open();
-        bed
+        }
     }
 
     fn keeping(mut self, temp: tempfile::TempDir) -> Self {

@@ -134,7 +134,7 @@ pub(super) fn table(dir: &Path, stats: &Stats, before: Option<&Stats>) -> String
     let blocks = blocks.map(|kind| metric(stats, &format!("fs_plan_blocks_{kind}_total")));
     if blocks.iter().sum::<u64>() + metric(stats, "fs_plans") > 0 {
         let [in_time, late, wasted, in_page_cache] = blocks;
-        let stalled = Duration::from_micros(metric(stats, "fs_plan_stalled_microseconds_total")).as_secs_f64();
+        let stalled = stats.stalls.plan_seconds;
         row(
             "plans",
             format_args!(

@@ -35,6 +35,8 @@ pub struct Situation<'a> {
     pub workload: &'a str,
     /// MultiKueue has made the Workload, and its spec is left as it is.
     pub is_prebuilt: bool,
+    /// Why the job waits according to its status, and when that was written.
+    pub said: Option<(&'a str, Seconds)>,
     /// Builds the Workload that the job should have, or the one that should replace this one; or says why it can have
     /// none.
     pub wanted: &'a dyn Fn(Option<&JobWorkload>) -> Result<Wanted, NoWorkload>,
@@ -122,7 +124,9 @@ fn with(situation: &Situation<'_>, workload: &JobWorkload) -> Decision {
         return situation.stop(why).writing(let_go(workload, *version).filter(|_| is_idle));
     }
     if let Some(finished) = workload.holding("Finished") {
-        return situation.stop(messages::finished(workload, &finished));
+        let is_given_up = situation.is_prebuilt && finished.reason == prebuilt::OUT_OF_SYNC;
+        let why = if is_given_up { finished.message } else { messages::finished(workload, &finished) };
+        return situation.stop(why);
     }
     let evicted = workload.holding("Evicted");
     if evicted.is_some() || !workload.active {
@@ -143,7 +147,7 @@ fn with(situation: &Situation<'_>, workload: &JobWorkload) -> Decision {
         && !state.holds_room()
         && let Some(why) = prebuilt::difference(workload, situation.job, situation.pods)
     {
-        return situation.wait(why);
+        return situation.give_up(workload, why);
     }
     if workload.holding("Admitted").is_some() {
         return admitted(situation, workload, is_idle);
@@ -301,6 +305,18 @@ impl Situation<'_> {
     /// The job has no quota and waits.
     fn wait(&self, why: String) -> Decision {
         Decision { verdict: Verdict::Wait(Waiting { why, ..Waiting::default() }), writes: Vec::new(), places: None }
+    }
+
+    /// The job waits with quota for other pods. It gives the quota back once its status has said why for a while.
+    fn give_up(&self, workload: &JobWorkload, why: String) -> Decision {
+        let said = self.said.filter(|(said, _)| *said == why && workload.holding("QuotaReserved").is_some());
+        let again_at = said.map(|(_, since)| since + prebuilt::SAYS_SECONDS);
+        let mut status = Status::of(workload, self.version, self.now);
+        if again_at.is_some_and(|at| at <= self.now) {
+            status.set("Finished", true, prebuilt::OUT_OF_SYNC, &why);
+        }
+        let verdict = Verdict::Wait(Waiting { why, again_at, ..Waiting::default() });
+        Decision { verdict, writes: status.write().into_iter().collect(), places: None }
     }
 
     /// The job has no quota, and its pods are terminated.

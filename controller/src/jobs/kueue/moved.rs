@@ -7,7 +7,8 @@
 //!
 //! The job has no pods here. Its status is written here only while it has no Workload, because no cluster has the job
 //! then. An ended job does not begin again, even if the cluster in which it ran is lost before MultiKueue has seen the
-//! end of the Workload there.
+//! end of the Workload there. Of a status that a newer version has written there, everything counts that this version
+//! can read.
 
 use larder_api::training_job::ShownJob;
 use larder_api::training_job::checked::CheckedJob;
@@ -72,8 +73,8 @@ pub fn decide(situation: &Situation<'_>) -> Outcome {
 
 impl Situation<'_> {
     fn without(&self) -> Outcome {
-        // The status of a newer version was not read, so it is unknown whether the job has ended.
-        if self.object.is_of_newer {
+        // In a phase of a newer version, the job may have ended.
+        if self.object.is_of_newer && self.object.status.phase.is_none() {
             return Outcome::default();
         }
         if self.is_ended() {
@@ -119,9 +120,8 @@ impl Situation<'_> {
         }
         match evicted.filter(|_| has_quota) {
             Some(evicted) => {
-                let has_pods = self.object.status.phase.is_some_and(Phase::has_pods);
                 let due = since(&evicted) + ENDING_SECONDS;
-                if has_pods && self.now < due {
+                if self.object.has_pods_elsewhere() && self.now < due {
                     return Outcome { again_at: Some(due), ..Outcome::default() };
                 }
                 let mut status = Status::of(workload, self.version, self.now);

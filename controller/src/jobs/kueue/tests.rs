@@ -179,6 +179,7 @@ struct Case {
     version: KueueVersion,
     elastic: bool,
     is_prebuilt: bool,
+    said: Option<(String, Seconds)>,
 }
 
 impl Case {
@@ -201,6 +202,7 @@ impl Case {
             version,
             elastic: false,
             is_prebuilt: false,
+            said: None,
         }
     }
 
@@ -221,6 +223,7 @@ impl Case {
             queue: "gpus",
             workload: NAME,
             is_prebuilt: self.is_prebuilt,
+            said: self.said.as_ref().map(|(said, since)| (said.as_str(), *since)),
             wanted: &|replaces| match replaces {
                 None if !self.elastic => self.wanted.clone(),
                 replaces => elastic(&self.sample, replaces),

@@ -5,7 +5,7 @@ use larder_api::Phase;
 use larder_api::training_job::KeepPods;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::events::{bound_until, room_seconds};
+use super::events::{REFUSED_SECONDS, bound_until, room_seconds};
 use super::loss::{changes_at, is_live};
 use super::observed::Observed;
 use super::order::waits_for;
@@ -96,7 +96,7 @@ fn removal(state: &State, observed: &Observed) -> Option<Seconds> {
     Some(state.finished? + observed.terms.ttl?)
 }
 
-/// The times at which the passing of time alone may change the actions.
+/// The times at which the passing of time alone may change the state or the actions.
 fn times(state: &State, observed: &Observed) -> impl Iterator<Item = Seconds> {
     let terms = &observed.terms;
     let is_over = state.phase.is_terminal();
@@ -105,11 +105,13 @@ fn times(state: &State, observed: &Observed) -> impl Iterator<Item = Seconds> {
     let data = data.filter(|data| data.percent < data.enough).map(|data| state.since + data.timeout);
     let planned = observed.planned.iter().map(|(_, health)| Pod { node: Some(*health), ..Pod::default() });
     let planned = planned.flat_map(|pod| changes_at(&pod).collect::<Vec<_>>());
-    let pods = observed.pods.iter().filter(move |pod| !(is_over && pod.stage.has_ended())).flat_map(changes_at);
+    let pods = observed.pods.iter().filter(|pod| !pod.stage.has_ended()).flat_map(changes_at);
+    let refused_by = state.refused_by.iter().filter(move |_| !is_over);
     ends.into_iter()
         .chain(bound_until(state, observed))
         .chain(state.room_since.map(|since| since + room_seconds(state)))
         .chain(state.not_before)
+        .chain(refused_by.map(|refused| refused.at + REFUSED_SECONDS))
         .chain(data)
         .chain(planned)
         .chain(pods)

@@ -20,8 +20,8 @@ pub(super) fn room_seconds(state: &State) -> i64 {
     60 << state.failed_growths.min(6)
 }
 
-/// How long a node is avoided after it refused a pod. The reason may be gone by then.
-const REFUSED_SECONDS: i64 = 60 * 60;
+/// How long a node is avoided after it refused a pod. The reason may no longer hold by then.
+pub(super) const REFUSED_SECONDS: i64 = 60 * 60;
 
 /// After this many pods in quick succession that kubelets rejected, a gang gives its room back.
 const REJECTIONS: u32 = 4;

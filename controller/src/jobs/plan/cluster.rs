@@ -1,5 +1,6 @@
 //! The cluster as the plan sees it: a row per node, a column per resource.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -23,9 +24,9 @@ pub struct NodeRoom<'a> {
     /// Labels, taints and health.
     pub node: &'a Node,
     /// The node's allocatable resources.
-    pub allocatable: Amounts,
+    pub allocatable: Cow<'a, Amounts>,
     /// The total requests of the node's pods, including the `pods` resource. Pods that have ended do not count.
-    pub used: Amounts,
+    pub used: Cow<'a, Amounts>,
     /// Bytes of each dataset that the node has cached.
     pub held: BTreeMap<Key, u64>,
 }

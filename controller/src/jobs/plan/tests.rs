@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -23,7 +25,12 @@ fn node(name: &str, labels: &[(&str, &str)]) -> Node {
 
 /// A node of 8 GPUs and 64 CPUs.
 fn room(node: &Node, used_gpus: u64) -> NodeRoom<'_> {
-    NodeRoom { node, allocatable: amounts(8, 64), used: amounts(used_gpus, 0), held: Default::default() }
+    NodeRoom {
+        node,
+        allocatable: Cow::Owned(amounts(8, 64)),
+        used: Cow::Owned(amounts(used_gpus, 0)),
+        held: Default::default(),
+    }
 }
 
 fn want(name: &str, gpus: u64, cpus: u64, required: u32) -> Want {
@@ -91,7 +98,7 @@ fn nodes_whose_devices_stay_together_come_before_fuller_ones() {
     let nodes: Vec<Node> = ["empty", "used"].map(|name| node(name, &[])).into();
     let mut rooms: Vec<NodeRoom<'_>> = nodes.iter().zip([0, 2]).map(|(node, used)| room(node, used)).collect();
     // It has room for only one more such pod, so it is the fuller node.
-    rooms[0].used = amounts(0, 63);
+    rooms[0].used = Cow::Owned(amounts(0, 63));
     assert_eq!(one_role(&rooms, &gang(vec![want("worker", 1, 1, 1)])), ["used"]);
 }
 
@@ -143,8 +150,8 @@ fn seed_001_servers_without_and_workers_with_gpus_start_at_once_or_not_at_all() 
         "5 pods of role worker, each with 2 GPUs, need room: 4 fit now; 2 of 2 nodes match, and 1 of them has room"
     );
     // The servers alone would fit; without the workers they get no nodes.
-    rooms[0].used = amounts(8, 40);
-    rooms[1].used = amounts(0, 30);
+    rooms[0].used = Cow::Owned(amounts(8, 40));
+    rooms[1].used = Cow::Owned(amounts(0, 30));
     let refused = names(&rooms, &job(1)).unwrap_err();
     assert!(refused.starts_with("2 pods of role ps, each with 30 CPUs, need room: 1 fits now"), "{refused}");
 }
@@ -250,8 +257,8 @@ fn nodes_of(made: &[Made]) -> Vec<Node> {
 fn rooms_of<'a>(nodes: &'a [Node], made: &[Made]) -> Vec<NodeRoom<'a>> {
     let room = |(node, (gpus, used, _, held)): (&'a Node, &Made)| NodeRoom {
         node,
-        allocatable: [(GPU, *gpus), ("cpu", 8_000), ("pods", 10)].into_iter().collect(),
-        used: [(GPU, *used), ("pods", *used)].into_iter().collect(),
+        allocatable: Cow::Owned([(GPU, *gpus), ("cpu", 8_000), ("pods", 10)].into_iter().collect()),
+        used: Cow::Owned([(GPU, *used), ("pods", *used)].into_iter().collect()),
         held: [(Key::new("t", "d"), *held)].into(),
     };
     nodes.iter().zip(made).map(room).collect()
@@ -331,12 +338,19 @@ fn a_thousand_pods_on_five_thousand_nodes() {
         .collect();
     let room = |(at, node): (u64, &'static Node)| NodeRoom {
         node,
-        allocatable: [(GPU, 8), ("cpu", 96_000), ("memory", 1 << 40), ("ephemeral-storage", 1 << 42), ("pods", 110)]
-            .into_iter()
-            .collect(),
-        used: [(GPU, at % 8), ("cpu", at % 8 * 8_000), ("memory", (at % 8) << 36), ("pods", at % 20)]
-            .into_iter()
-            .collect(),
+        allocatable: Cow::Owned(Amounts::from_iter([
+            (GPU, 8),
+            ("cpu", 96_000),
+            ("memory", 1 << 40),
+            ("ephemeral-storage", 1 << 42),
+            ("pods", 110),
+        ])),
+        used: Cow::Owned(Amounts::from_iter([
+            (GPU, at % 8),
+            ("cpu", at % 8 * 8_000),
+            ("memory", (at % 8) << 36),
+            ("pods", at % 20),
+        ])),
         held: if at % 7 == 0 { [(Key::new("team", "pets"), at << 20)].into() } else { Default::default() },
     };
     let nodes: &'static [Node] = nodes.leak();

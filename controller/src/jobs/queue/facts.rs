@@ -1,5 +1,6 @@
 //! The inputs of queue decisions: quotas, and jobs as queues see them.
 
+use super::verdict::{Running, Verdict};
 use crate::jobs::planned::RefusedBy;
 use crate::time::Seconds;
 use std::collections::BTreeMap;
@@ -206,6 +207,13 @@ fn on_flavor(requests: &Amounts, flavor: &str) -> Amounts {
 }
 
 impl Job {
+    /// True if this verdict takes no pods from the job, and offers it neither pods nor nodes.
+    pub fn is_unchanged_by(&self, verdict: &Verdict) -> bool {
+        let Verdict::Run(Running { granted, may_grow_to, why, plan }) = verdict else { return false };
+        let is_same = granted.iter().enumerate().all(|(role, pods)| *pods == self.granted(role));
+        is_same && may_grow_to == granted && why.is_empty() && plan.is_none()
+    }
+
     pub fn is_admitted(&self) -> bool {
         self.granted.iter().any(|pods| *pods > 0)
     }

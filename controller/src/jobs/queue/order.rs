@@ -30,19 +30,19 @@ type Turn<'a> = (bool, bool, Vec<u128>, Reverse<i32>, Seconds, &'a Key);
 
 /// The lines of all queues.
 pub(super) struct WaitingLines<'a> {
-    jobs: &'a [Job],
+    jobs: &'a [&'a Job],
     lines: Vec<WaitingLine<'a>>,
     now: Seconds,
 }
 
 impl<'a> WaitingLines<'a> {
-    pub(super) fn new(jobs: &'a [Job], waiting: impl Iterator<Item = usize>, now: Seconds) -> Self {
+    pub(super) fn new(jobs: &'a [&'a Job], waiting: impl Iterator<Item = usize>, now: Seconds) -> Self {
         let mut by_line: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
         for job in waiting {
             by_line.entry(jobs[job].line()).or_default().push(job);
         }
         let line = |((queue, _), mut waiting): ((&'a str, &'a str), Vec<usize>)| {
-            waiting.sort_by_key(|job| order(&jobs[*job]));
+            waiting.sort_by_key(|job| order(jobs[*job]));
             WaitingLine { queue, waiting, next: 0, heads: Vec::new(), turn: None }
         };
         Self { jobs, lines: by_line.into_iter().map(line).collect(), now }
@@ -52,7 +52,7 @@ impl<'a> WaitingLines<'a> {
     pub(super) fn rank(&mut self, line: usize, ledger: &Ledger<'a>) {
         let line = &mut self.lines[line];
         line.turn = line.waiting.get(line.next).map(|job| {
-            let job = &self.jobs[*job];
+            let job = self.jobs[*job];
             let borrows = !ledger.is_nominal(line.queue, &job.floor());
             (
                 !is_overdue(job, self.now),

@@ -43,7 +43,7 @@ pub(super) struct Pass<'a> {
     queues: BTreeMap<&'a str, &'a Queue>,
     /// A queue is below another one.
     has_tree: bool,
-    jobs: &'a [Job],
+    jobs: &'a [&'a Job],
     /// Per job, the same job on its other flavors.
     fallbacks: &'a [Vec<Job>],
     leftover: &'a [LeftoverPod],
@@ -73,7 +73,7 @@ pub(super) struct Pass<'a> {
 impl<'a> Pass<'a> {
     pub(super) fn new(
         queues: &'a [Queue],
-        jobs: &'a [Job],
+        jobs: &'a [&'a Job],
         fallbacks: &'a [Vec<Job>],
         leftover: &'a [LeftoverPod],
         cluster: &Cluster<'a>,
@@ -107,7 +107,8 @@ impl<'a> Pass<'a> {
             }
         }
         let verdict = |job: &Job| (job.is_admitted() && job.reservation == Reservation::Held).then(|| goes_on(job));
-        let mut ending: Vec<&Job> = jobs.iter().filter(|job| job.is_admitted() && job.ends.is_some()).collect();
+        let mut ending: Vec<&Job> =
+            jobs.iter().copied().filter(|job| job.is_admitted() && job.ends.is_some()).collect();
         ending.sort_by_key(|job| (job.ends, &job.key));
         let leaving = jobs.iter().flat_map(|job| &job.pods).filter(|pod| pod.leaving).count();
         Self {
@@ -121,19 +122,19 @@ impl<'a> Pass<'a> {
             soon,
             ending,
             leaving: leaving + leftover.iter().filter(|pod| !pod.stays).count(),
-            verdicts: jobs.iter().map(verdict).collect(),
+            verdicts: jobs.iter().copied().map(verdict).collect(),
             refused: Vec::new(),
             not_grown: Vec::new(),
             with_head: Vec::new(),
-            passed_over: jobs.iter().filter(|job| job.is_passed_over).map(Job::line).collect(),
-            awaiting: jobs.iter().filter(|job| job.awaits_nodes).map(Job::line).collect(),
+            passed_over: jobs.iter().filter(|job| job.is_passed_over).map(|job| job.line()).collect(),
+            awaiting: jobs.iter().filter(|job| job.awaits_nodes).map(|job| job.line()).collect(),
             vain_searches: BTreeMap::new(),
         }
     }
 
     /// A job on each of its flavors, the preferred one first.
     fn choices(&self, job: usize) -> Vec<&'a Job> {
-        std::iter::once(&self.jobs[job]).chain(&self.fallbacks[job]).collect()
+        std::iter::once(self.jobs[job]).chain(&self.fallbacks[job]).collect()
     }
 
     /// The pods of each role that a running job keeps, as decided so far.
@@ -154,8 +155,8 @@ impl<'a> Pass<'a> {
     fn cut(&mut self, kept: Kept, why: impl Fn(&Job, u32) -> String) {
         for (job, kept) in kept {
             let before = self.granted(job);
-            self.soon.give(&self.jobs[job], &before, &kept);
-            let why = why(&self.jobs[job], before.iter().sum::<u32>() - kept.iter().sum::<u32>());
+            self.soon.give(self.jobs[job], &before, &kept);
+            let why = why(self.jobs[job], before.iter().sum::<u32>() - kept.iter().sum::<u32>());
             self.verdicts[job] = Some(if kept.iter().all(|pods| *pods == 0) {
                 Verdict::Stop { why }
             } else {
@@ -206,7 +207,7 @@ impl<'a> Pass<'a> {
                 continue;
             }
             let mut losers: Vec<usize> = self.running().filter(|job| self.jobs[*job].queue == queue).collect();
-            losers.sort_by_key(|job| Reverse(order(&self.jobs[*job])));
+            losers.sort_by_key(|job| Reverse(order(self.jobs[*job])));
             let surpluses = losers.iter().flat_map(|job| self.surpluses(*job));
             let whole = losers.iter().map(|job| Cut { job: *job, role: None, most: 1 });
             let cuts: Vec<Cut> = surpluses.chain(whole).collect();
@@ -226,7 +227,7 @@ impl<'a> Pass<'a> {
         let cut = |(role, granted): (usize, &u32)| Cut {
             job,
             role: Some(role),
-            most: surplus(&self.jobs[job], role, *granted),
+            most: surplus(self.jobs[job], role, *granted),
         };
         granted.iter().enumerate().map(cut).filter(|cut| cut.most > 0).collect()
     }
@@ -235,7 +236,7 @@ impl<'a> Pass<'a> {
     fn fewest(&mut self, cuts: &[Cut], is_enough: impl FnMut(&mut Room<'a>) -> bool) -> Option<Kept> {
         let granted: Kept = cuts.iter().map(|cut| (cut.job, self.granted(cut.job))).collect();
         let (jobs, free) = (self.jobs, self.soon.cluster.mark());
-        let keep = |room: &mut Room<'a>, job: usize, before: &[u32], now: &[u32]| room.keep(&jobs[job], before, now);
+        let keep = |room: &mut Room<'a>, job: usize, before: &[u32], now: &[u32]| room.keep(jobs[job], before, now);
         let kept = fewest(cuts, &granted, &mut self.soon, keep, is_enough);
         self.soon.cluster.restore(&free);
         kept
@@ -247,7 +248,7 @@ impl<'a> Pass<'a> {
         let mut lost = Vec::with_capacity(kept.len());
         for (job, kept) in kept {
             let granted = self.granted(*job);
-            let job = &self.jobs[*job];
+            let job = self.jobs[*job];
             self.soon.give(job, &granted, kept);
             lost.push((job, job.charges(|at, _| granted[at] - kept[at])));
         }
@@ -267,7 +268,7 @@ impl<'a> Pass<'a> {
             self.verdicts[*job].is_none() && asks && self.is_open(*job)
         };
         let mut claiming: Vec<usize> = (0..jobs.len()).filter(may).collect();
-        claiming.sort_by_key(|job| order(&jobs[*job]));
+        claiming.sort_by_key(|job| order(jobs[*job]));
         for job in claiming {
             // Only the job's minimum: the rest may be reserved for the next job.
             let mut choices = self.choices(job);
@@ -305,7 +306,7 @@ impl<'a> Pass<'a> {
     fn await_nodes(&mut self, job: usize) {
         let choices = self.choices(job);
         let has_quota = |choice: &&&Job| self.now.ledger.lack(&choice.queue, &choice.floor()).is_none();
-        let choice = choices.iter().find(has_quota).copied().unwrap_or(&self.jobs[job]);
+        let choice = choices.iter().find(has_quota).copied().unwrap_or(self.jobs[job]);
         self.awaiting.insert(choice.line());
         self.now.ledger.add(&choice.queue, &choice.floor());
         self.soon.ledger.add(&choice.queue, &choice.floor());
@@ -376,9 +377,9 @@ impl<'a> Pass<'a> {
     fn confirm(&mut self, reservation: Reservation) {
         let jobs = self.jobs;
         let mut unreserved: Vec<usize> = (0..jobs.len()).filter(|job| jobs[*job].reservation == reservation).collect();
-        unreserved.sort_by_key(|job| order(&jobs[*job]));
+        unreserved.sort_by_key(|job| order(jobs[*job]));
         for at in unreserved {
-            let (job, free) = (&jobs[at], self.now.cluster.mark());
+            let (job, free) = (jobs[at], self.now.cluster.mark());
             let fits = self.now.take_planned(job);
             if fits && reservation == Reservation::Due {
                 self.soon.take_planned(job);
@@ -392,7 +393,7 @@ impl<'a> Pass<'a> {
 
     /// Decides about one job, which waits behind one of `heads` or becomes one itself.
     fn consider(&mut self, at: usize, heads: &mut Vec<usize>) {
-        let job = &self.jobs[at];
+        let job = self.jobs[at];
         let waits = |lacks: Lack, why: String| Waiting { lacks, why, ..Waiting::default() };
         if self.stop_of(at).is_none() && !job.queue.is_empty() {
             return self.wait(at, waits(Lack::Queue, messages::no_queue(&job.queue)));
@@ -434,7 +435,7 @@ impl<'a> Pass<'a> {
             }
             if choices.is_empty() {
                 let head = heads.iter().copied().find(|head| !self.passes(job, *head)).unwrap_or(first);
-                let head = &self.jobs[head];
+                let head = self.jobs[head];
                 let why = messages::behind(job, head, self.time, is_overdue(head, self.time));
                 return self.wait(at, Waiting { warm: true, ..waits(Lack::Turn, why) });
             }
@@ -498,7 +499,7 @@ impl<'a> Pass<'a> {
 
     /// True if a job on these flavors may overtake a head.
     fn passes(&self, choice: &Job, head: usize) -> bool {
-        let (queue, head) = (self.queue_of(head), &self.jobs[head]);
+        let (queue, head) = (self.queue_of(head), self.jobs[head]);
         let (asks, of_head) = (choice.contended(queue), head.contended(queue));
         is_apart(&asks, &of_head) || !is_overdue(head, self.time) && is_small(&asks, &of_head)
     }
@@ -506,7 +507,7 @@ impl<'a> Pass<'a> {
     /// Whether no room is looked for now, because that takes time and other jobs of the line have their turn. The value
     /// is true if the job has its turn in one of the next decisions.
     fn leaves_out(&self, at: usize, choices: &[&Job]) -> Option<bool> {
-        let job = &self.jobs[at];
+        let job = self.jobs[at];
         let needs_search = |choice: &&Job| {
             self.now.ledger.lack(&choice.queue, &choice.floor()).is_none() && self.known(choice).is_none()
         };
@@ -565,9 +566,9 @@ impl<'a> Pass<'a> {
         let mut elastic: Vec<usize> = self.running().filter(|job| self.may_grow(*job)).collect();
         let ledger = &self.now.ledger;
         let key = |job: &Job| (job.queue.is_empty(), ledger.share(&job.queue));
-        elastic.sort_by_cached_key(|job| (key(&self.jobs[*job]), order(&self.jobs[*job])));
+        elastic.sort_by_cached_key(|job| (key(self.jobs[*job]), order(self.jobs[*job])));
         for at in elastic {
-            let job = &self.jobs[at];
+            let job = self.jobs[at];
             let grows = growing_role(job);
             if grows.is_some_and(|role| self.not_grown.iter().any(|other| are_alike(role, other))) {
                 continue;
@@ -589,7 +590,7 @@ impl<'a> Pass<'a> {
     }
 
     fn may_grow(&self, at: usize) -> bool {
-        let (job, granted) = (&self.jobs[at], self.granted(at));
+        let (job, granted) = (self.jobs[at], self.granted(at));
         let may_grow = |role: &Role, granted: u32| !role.is_fixed && granted > 0 && granted < role.max;
         let is_elastic = job.roles.iter().zip(&granted).any(|(role, granted)| may_grow(role, *granted));
         let is_cut = (0..granted.len()).any(|role| granted[role] < job.granted(role));
@@ -606,7 +607,7 @@ impl<'a> Pass<'a> {
     pub(super) fn verdicts(self) -> BTreeMap<Key, Verdict> {
         let Self { jobs, mut verdicts, .. } = self;
         let mut by_order: Vec<usize> = (0..jobs.len()).collect();
-        by_order.sort_by_key(|job| order(&jobs[*job]));
+        by_order.sort_by_key(|job| order(jobs[*job]));
         let mut warmed: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for job in by_order {
             if let Some(Verdict::Wait(waiting)) = &mut verdicts[job]

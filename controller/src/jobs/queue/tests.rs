@@ -1,5 +1,6 @@
 //! A simulated cluster of GPU nodes, where pods are bound as soon as their job starts.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::*;
@@ -117,8 +118,8 @@ impl World {
             .iter()
             .map(|node| NodeRoom {
                 node,
-                allocatable: [(GPU, self.gpus)].into_iter().collect(),
-                used: room(node),
+                allocatable: Cow::Owned([(GPU, self.gpus)].into_iter().collect()),
+                used: Cow::Owned(room(node)),
                 held: BTreeMap::new(),
             })
             .collect()

@@ -1,6 +1,7 @@
 //! The decision about a job.
 
 use crate::jobs::planned::Plan;
+use crate::time::Seconds;
 
 /// The decision about a job. Every job gets one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +85,8 @@ pub struct Waiting {
     /// Other jobs were preempted for it, and pods of others took the room. The caller passes the time of the next
     /// attempt to the next decision ([`super::pause_after`]).
     pub in_vain: bool,
+    /// When the decision changes if nothing else does before.
+    pub again_at: Option<Seconds>,
 }
 
 impl Waiting {

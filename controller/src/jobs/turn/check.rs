@@ -46,6 +46,7 @@ pub(in crate::jobs) fn check<'a>(
             typed: None,
             pods: Vec::new(),
             observed: Observed::default(),
+            before: None,
         }),
     }
 }
@@ -103,7 +104,8 @@ impl<'a> ObservedJob<'a> {
                 Mode::InFlight(_) | Mode::Invalid => Vec::new(),
             },
         };
-        Checked(JobInRound { object, job_state, eligibility, mode, typed, pods, observed })
+        let before = (job_state.record.state.phase == Phase::Running).then(|| job_state.record.clone());
+        Checked(JobInRound { object, job_state, eligibility, mode, typed, pods, observed, before })
     }
 
     /// The type of the job; `None` if the job has ended and needs no type.

@@ -244,6 +244,25 @@ impl<'a> Placed<'a> {
 }
 
 impl Decided<'_> {
+    /// When the job entered its phase.
+    pub(in crate::jobs) fn since(&self) -> Seconds {
+        self.job.state().since
+    }
+
+    /// True if pods of the job are to be created.
+    pub(in crate::jobs) fn creates_pods(&self) -> bool {
+        self.actions.iter().any(|action| matches!(action, Action::Create { .. }))
+    }
+
+    /// Leaves its pods to be created in a later round, because it is the turn of other jobs. The timeout for binding
+    /// them does not run while they wait. Returns true if the job has other writes, which other jobs may wait for.
+    pub(in crate::jobs) fn hold_back(&mut self, now: Seconds) -> bool {
+        self.actions.retain(|action| !matches!(action, Action::Create { .. }));
+        let state = &mut self.job.job_state.record.state;
+        state.binding_since = state.binding_since.map(|_| now);
+        !self.for_kueue.is_empty() || self.actions.iter().any(|action| matches!(action, Action::Delete(_)))
+    }
+
     /// When the state machine's next step is due if nothing changes before.
     pub(super) fn again(&self) -> Option<Seconds> {
         self.actions.iter().find_map(|action| match action {

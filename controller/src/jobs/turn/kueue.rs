@@ -83,7 +83,7 @@ impl Placed<'_> {
             };
             Wanted::of(&asking, version)
         };
-        let state = in_round.state();
+        let (state, job_state) = (in_round.state(), &*in_round.job_state);
         let decision = decide::decide(&Situation {
             now: view.now,
             version,
@@ -93,6 +93,7 @@ impl Placed<'_> {
             queue,
             workload: &in_round.object.workload(),
             is_prebuilt: in_round.object.prebuilt().is_some(),
+            said: job_state.status.waiting_for.as_deref().map(|said| (said, job_state.written_at)),
             wanted: &wanted,
             elastic: names::is_elastic(&in_round.object.annotations),
             pods,

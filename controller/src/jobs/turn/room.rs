@@ -1,6 +1,7 @@
 //! The room that a job uses in queues and on nodes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use larder_api::Phase;
 
@@ -21,14 +22,15 @@ use larder_kube::key::Key;
 pub(in crate::jobs) struct Counted<'j> {
     pub(in crate::jobs) uid: &'j str,
     /// The job as queues see it; `None` if it neither waits for room nor has it, or Kueue decides about it.
-    pub(in crate::jobs) job: Option<Job>,
+    pub(in crate::jobs) job: Option<Arc<Job>>,
     pub(in crate::jobs) accounting: Accounting<'j>,
 }
 
 impl Stepped<'_> {
-    /// Takes the room of pods that have a planned node and are not bound yet.
+    /// Takes the room of pods that have a planned node and are not bound yet. No pods of an ended job will be.
     pub(in crate::jobs) fn take_room(&self, view: &ClusterView<'_>, free: &mut Cluster<'_>) {
-        let Some(profile) = &self.job.job_state.profile else { return };
+        let profile = self.job.job_state.profile.as_ref().filter(|_| self.job.state().holds_room());
+        let Some(profile) = profile else { return };
         for held in self.job.held(view).into_iter().filter(|held| !held.bound) {
             if let Some(node) = free.find(&held.node) {
                 free.take(node, &profile.roles[held.role].requests, 1);
@@ -54,7 +56,7 @@ impl JobInRound<'_> {
         let job = self.queue_job(view);
         let accounting =
             if job.is_some() { Accounting::Counted } else { Accounting::Uncounted(self.phase(), self.roles()) };
-        Counted { uid: &self.job_state.uid, job, accounting }
+        Counted { uid: &self.job_state.uid, job: job.map(Arc::new), accounting }
     }
 
     /// The pods that hold room or will hold it.
@@ -108,7 +110,7 @@ impl JobInRound<'_> {
     }
 
     /// The job as queues see it; `None` if it neither waits for room nor has it, or Kueue decides about it.
-    fn queue_job(&self, view: &ClusterView<'_>) -> Option<Job> {
+    pub(super) fn queue_job(&self, view: &ClusterView<'_>) -> Option<Job> {
         let state = self.state();
         if self.kueue_queue().is_some() {
             return None;

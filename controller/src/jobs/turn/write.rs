@@ -1,7 +1,5 @@
 //! The end of a job's turn: its warm requests, and all of its writes.
 
-use std::collections::BTreeMap;
-
 use larder_api::Phase;
 
 use super::decide::Decided;
@@ -25,14 +23,14 @@ pub(in crate::jobs) struct Written {
 }
 
 impl Decided<'_> {
-    /// Requests warm data on the nodes where the job's pods are or will be. If the job is next in its queue, on the
-    /// nodes where they might run.
-    pub(in crate::jobs) fn request_data(&self, requests: &mut BTreeMap<Key, Vec<WarmRequest>>) {
+    /// The requests for warm data, by dataset, on the nodes where the job's pods are or will be. If the job is next in
+    /// its queue, on the nodes where they might run.
+    pub(in crate::jobs) fn warm_requests(&self) -> Vec<(Key, WarmRequest)> {
         let job = &self.job;
         let state = job.state();
         let datasets = job.datasets();
         if datasets.is_empty() {
-            return;
+            return Vec::new();
         }
         let by = || Requester::Job(job.key().clone());
         let gpus = job.roles().iter().any(|role| role.requests.has_gpus());
@@ -55,12 +53,8 @@ impl Decided<'_> {
                 gpus,
             }));
         }
-        if found.is_empty() {
-            return;
-        }
-        for dataset in datasets {
-            requests.entry(dataset).or_default().extend(found.iter().cloned());
-        }
+        let of = |dataset: Key| found.iter().map(move |request| (dataset.clone(), request.clone()));
+        datasets.into_iter().flat_map(of).collect()
     }
 
     /// Collects all writes. `draw` generates the key of a launcher.
@@ -97,8 +91,8 @@ impl Decided<'_> {
         writes
     }
 
-    /// When the queues decide about the job again, although nothing has changed: room is looked for if it was passed
-    /// over, or other jobs may be preempted for it.
+    /// When the queues or Kueue decide about the job again, although nothing has changed: room is looked for if it was
+    /// passed over, other jobs may be preempted for it, or it gives its quota back.
     fn reconsidered_at(&self, view: &ClusterView<'_>) -> Option<Seconds> {
         let job = &self.job;
         let waiting =
@@ -107,7 +101,8 @@ impl Decided<'_> {
             return Some(view.now + 1);
         }
         if waiting.nodes.is_empty() {
-            return job.job_state.record.preempts_after.filter(|at| *at > view.now);
+            let times = [waiting.again_at, job.job_state.record.preempts_after];
+            return times.into_iter().flatten().filter(|at| *at > view.now).min();
         }
         Some(job.cold_until(view).unwrap_or(view.now + 1))
     }

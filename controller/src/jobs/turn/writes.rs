@@ -13,14 +13,14 @@ use larder_api::InvalidField;
 use larder_api::job_type::{Indexes, Outcome};
 use serde_json::json;
 
+use super::JobInRound;
 use super::decide::Decided;
-use super::{JobInRound, runs};
 use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::job_state::{Changes, Pending};
 use crate::jobs::machine::{Action, PodStage, Stage};
 use crate::jobs::pod_group::known::KnownGroup;
 use crate::jobs::render::Facts;
-use crate::time::{Earliest, Seconds};
+use crate::time::Earliest;
 use crate::write::{Change, Write};
 use larder_kube::kinds::Kind;
 
@@ -162,9 +162,8 @@ impl Writer<'_> {
         }
         if !output.writes.is_empty() {
             changes.pending = Some(pending);
-        } else if output.again.at().is_none() && job.phase().is_terminal() && !runs(view, &job.pods) {
-            // Pods of an ended job use quota until they have ended too, or their node is lost.
-            changes.sleeps_until = Some(decided.again().unwrap_or(Seconds::NEVER));
+        } else if output.again.at().is_none() {
+            changes.rest = decided.rest(view);
         }
         output
     }

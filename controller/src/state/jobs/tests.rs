@@ -1,3 +1,7 @@
+mod many;
+mod resting;
+mod turns;
+
 use std::time::{Duration, Instant};
 
 use larder_api::Phase;
@@ -16,6 +20,10 @@ const NOW: Seconds = Seconds(2_000_000_000);
 
 fn read(kind: Kind, mut value: Value) -> Object {
     value["metadata"]["resourceVersion"] = "1".into();
+    parse(kind, value)
+}
+
+fn parse(kind: Kind, value: Value) -> Object {
     let object: DynamicObject = serde_json::from_value(value).expect("an object");
     Object::read(kind, object).expect("can be read").expect("is of interest")
 }
@@ -42,7 +50,7 @@ fn node(name: &str) -> Value {
     })
 }
 
-/// A cluster with all optional parts except Kueue.
+/// A cluster with training jobs, and without the other optional parts.
 fn state(nodes: usize, jobs: usize) -> State {
     let mut state = State::default();
     let named = |prefix: &str, count: usize| (0..count).map(|at| format!("{prefix}{at:05}")).collect::<Vec<_>>();
@@ -75,6 +83,24 @@ fn accept(state: &mut State) {
     for spec_hash in state.jobs.dry_runs.keys().cloned().collect::<Vec<_>>() {
         state.dry_run_answered(&spec_hash, None);
     }
+}
+
+/// The node that a pod is to be bound to; `None` if the scheduler chooses it.
+fn planned_node(pod: &Value) -> Option<String> {
+    let terms = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0].as_str().map(str::to_owned)
+}
+
+/// A pod is bound to its planned node, and runs.
+fn run_pod(pod: &mut Value) {
+    let node = planned_node(pod).expect("a planned node");
+    run_on(pod, node);
+}
+
+/// A pod is bound to this node, and runs.
+fn run_on(pod: &mut Value, node: String) {
+    pod["spec"]["nodeName"] = node.into();
+    pod["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
 }
 
 /// All writes of jobs are done.
@@ -506,23 +532,6 @@ fn pods_of_an_earlier_job_have_names_that_a_job_which_was_invalid_at_first_does_
     let pods: Vec<&str> =
         writes.iter().filter(|write| write.kind == Kind::Pod).map(|write| write.name.as_str()).collect();
     assert_eq!(pods, ["train-worker-0-7"], "{writes:#?}");
-}
-
-/// 1,000 jobs of one pod each on 1,000 nodes.
-#[test]
-#[ignore = "measures; run with --release --ignored --nocapture"]
-fn a_round_of_a_thousand_jobs() {
-    let mut state = state(1_000, 1_000);
-    println!("new: {:?}", look(&mut state, NOW).1);
-    accept(&mut state);
-    let (writes, took) = look(&mut state, NOW);
-    println!("admitted, {} writes: {took:?}", writes.len());
-    for job_state in state.jobs.job_states.values_mut() {
-        job_state.end(true, true, None, NOW);
-    }
-    for at in 1..4 {
-        println!("nothing new: {:?}", look(&mut state, NOW + at).1);
-    }
 }
 
 // SEMANTICS: J16

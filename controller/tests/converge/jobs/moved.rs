@@ -138,7 +138,7 @@ async fn jobs_that_stay_here_need_no_multikueue_and_no_right_to_read_its_configu
 
 // SEMANTICS: J22
 #[tokio::test(start_paused = true)]
-async fn a_copy_whose_workload_is_for_other_pods_has_none_and_says_so() {
+async fn a_copy_whose_workload_is_for_other_pods_has_none_says_so_and_gives_the_quota_back() {
     let mut world = World::with_kueue_and_jobs();
     world.start();
     let mut made = prebuilt(&mut world).await;
@@ -146,7 +146,14 @@ async fn a_copy_whose_workload_is_for_other_pods_has_none_and_says_so() {
     world.api.put("workloads", made.clone());
     admit(&world.api, &name_of(&made), 3);
     world.api.put("trainingjobs", copied(&made));
-    world.until("it says so", |api| waiting_for(api, "train").contains("has 3 pods of worker, the job 2")).await;
+    let says_so = |api: &Api| waiting_for(api, "train").contains("has 3 pods of worker, the job 2");
+    world.until("it says so", says_so).await;
+    assert!(!is(&workload(&world.api), "Finished"), "MultiKueue copies that first");
+    world.until("its quota is free", |api| is(&workload(api), "Finished")).await;
     world.rest().await;
+    let finished = workload(&world.api)["status"]["conditions"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(finished["reason"], "OutOfSync", "MultiKueue queues the job again");
+    assert!(says_so(&world.api), "{}", waiting_for(&world.api, "train"));
+    assert_eq!(workload(&world.api)["spec"], made["spec"]);
     assert_eq!(pods(&world.api), [""; 0]);
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::LOOK_AT_THE_CONTROLLER;
 use crate::training_job::conditions::{JobConditionKind, JobReason};
-use crate::training_job::{Phase, TrainingJob, TrainingJobStatus};
+use crate::training_job::{Phase, TrainingJob, TrainingJobStatus, is_newer_record};
 pub use facts::Around;
 use words::{Words, part};
 
@@ -126,9 +126,12 @@ pub fn explain_job(job: &TrainingJob, around: &Around) -> JobExplanation {
     };
     append(&mut explanation.why, &facts::cluster(status));
     let is_ended = status.phase.is_some_and(Phase::is_terminal);
-    if is_moved {
+    if is_moved && !is_ended {
         // The copy has a generation of its own.
-        append(&mut explanation.why, if is_ended { "" } else { "MultiKueue chooses its cluster" });
+        append(&mut explanation.why, "MultiKueue chooses its cluster");
+        if status.record.as_deref().is_some_and(is_newer_record) {
+            append(&mut explanation.why, "a newer version of Larder runs it there");
+        }
     } else if status.observed_generation < job.metadata.generation && !is_ended {
         append(&mut explanation.next, "larder-controller has not processed the last change of its spec yet");
     }

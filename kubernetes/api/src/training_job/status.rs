@@ -57,6 +57,21 @@ pub struct TrainingJobStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// The version of the form of [`TrainingJobStatus::record`]. Raise it with a phase or a stage that earlier versions
+/// cannot read.
+const RECORD_VERSION: u32 = 0;
+
+/// True if a newer version of the controller has written a [`TrainingJobStatus::record`]. This version cannot know what
+/// the job's pods did.
+pub fn is_newer_record(record: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Versioned {
+        #[serde(default)]
+        version: u32,
+    }
+    serde_json::from_str::<Versioned>(record).is_ok_and(|record| record.version > RECORD_VERSION)
+}
+
 /// The phase of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {

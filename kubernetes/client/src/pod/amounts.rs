@@ -1,28 +1,44 @@
 //! Amounts of resources.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use larder_api::quantity::is_gpu;
 
 /// Amounts by Kubernetes resource name: CPUs in thousandths, all other resources in their own unit. Amounts of zero are
 /// not stored.
+///
+/// Every pod and every node has amounts, which are copied often. So they are a list, sorted by name, whose names are
+/// shared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Amounts(BTreeMap<String, u64>);
+pub struct Amounts(Vec<(Arc<str>, u64)>);
 
 impl Amounts {
     /// The amount of a resource; 0 if it is not stored.
     pub fn get(&self, resource: &str) -> u64 {
-        self.0.get(resource).copied().unwrap_or(0)
+        self.find(resource).map_or(0, |at| self.0[at].1)
+    }
+
+    /// The position of a resource; `Err`: the position where it belongs.
+    fn find(&self, resource: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(name, _)| (**name).cmp(resource))
+    }
+
+    /// Adds an amount of one resource.
+    fn add_one(&mut self, resource: &Arc<str>, amount: u64) {
+        match self.find(resource) {
+            Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(amount),
+            Err(at) => self.0.insert(at, (Arc::clone(resource), amount)),
+        }
     }
 
     /// All amounts with their resource names, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.0.iter().map(|(resource, amount)| (resource.as_str(), *amount))
+        self.0.iter().map(|(resource, amount)| (&**resource, *amount))
     }
 
     /// True if GPUs are among them.
     pub fn has_gpus(&self) -> bool {
-        self.0.keys().any(|resource| is_gpu(resource))
+        self.0.iter().any(|(resource, _)| is_gpu(resource))
     }
 
     /// True if all amounts are zero.
@@ -36,14 +52,14 @@ impl Amounts {
             return;
         }
         for (resource, amount) in &each.0 {
-            let sum = self.0.entry(resource.clone()).or_default();
-            *sum = sum.saturating_add(amount.saturating_mul(times));
+            self.add_one(resource, amount.saturating_mul(times));
         }
     }
 
     /// The amounts, each limited to the amount in `most`.
     pub fn at_most(&self, most: &Self) -> Self {
-        self.iter().map(|(resource, amount)| (resource, amount.min(most.get(resource)))).collect()
+        let limited = self.0.iter().map(|(resource, amount)| (Arc::clone(resource), (*amount).min(most.get(resource))));
+        Self(limited.filter(|(_, amount)| *amount > 0).collect())
     }
 
     /// The amounts, multiplied by `times`.
@@ -54,15 +70,14 @@ impl Amounts {
     }
 }
 
-impl<S: Into<String>> FromIterator<(S, u64)> for Amounts {
+impl<S: Into<Arc<str>>> FromIterator<(S, u64)> for Amounts {
     /// Amounts of the same resource are added up.
     fn from_iter<I: IntoIterator<Item = (S, u64)>>(amounts: I) -> Self {
-        let mut sums = BTreeMap::<String, u64>::new();
+        let mut sums = Self::default();
         for (resource, amount) in amounts.into_iter().filter(|(_, amount)| *amount > 0) {
-            let sum = sums.entry(resource.into()).or_default();
-            *sum = sum.saturating_add(amount);
+            sums.add_one(&resource.into(), amount);
         }
-        Self(sums)
+        sums
     }
 }
 

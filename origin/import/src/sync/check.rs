@@ -59,6 +59,11 @@ impl Check {
         }
     }
 
+    /// The MD5 of the source's entity tag, if no other checksum is compared with the bytes.
+    pub(super) fn only_md5(&self) -> Option<[u8; 16]> {
+        self.wanted_md5.filter(|_| self.blocks.is_empty())
+    }
+
     /// Takes the next bytes. Errors: they are wrong, or they end the object and all of it is.
     pub(super) fn update(&mut self, bytes: &[u8]) -> Result<(), Mismatch> {
         self.crc = crc32c_append(self.crc, bytes);

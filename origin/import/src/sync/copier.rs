@@ -1,9 +1,13 @@
 //! Copies single objects: reads them piece by piece, checks the pieces, and writes them.
 //!
+//! An object of one piece whose entity tag is an MD5 is sent with it: the mirror compares the bytes, and this process
+//! need not hash them. What the mirror does not store so is checked here and sent without it.
+//!
 //! Invariant: an object becomes visible in the mirror only after all of its bytes were compared with the checksums that
-//! the source has for them, and counts as copied only after the mirror was found to have the same bytes: by its entity
-//! tag, or by reading them back.
+//! the source has for them, here or by a mirror that was seen to refuse a wrong MD5. It counts as copied only after the
+//! mirror was found to have the same bytes: by its entity tag, or by reading them back.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -11,7 +15,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use larder_dataset::{ManifestBytes, VersionTag, crc32c_append};
 use larder_origin::{Key, ObjectInfo, Origin, OriginError, Rate, Urgency, Version};
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::check::{Check, Mismatch};
@@ -25,6 +29,10 @@ const PIECE_BYTES: u64 = 8 << 20;
 
 /// The most pieces of an object that are read ahead.
 const PIECES_AT_ONCE: usize = 4;
+
+/// After this many objects that the mirror did not store with their MD5, no more are sent so: it does not write this
+/// way, or its entity tags or those of the source are no MD5s.
+const NOT_STORED_MOST: u32 = 16;
 
 /// The memory that a copy of an object of several pieces takes: the pieces read ahead, and those that the writer of a
 /// large object has in flight.
@@ -50,6 +58,11 @@ pub(super) struct Copier<B> {
     dst: Arc<dyn Origin>,
     same_store: bool,
     rate: Option<Rate>,
+    /// True if the mirror refuses bytes with a wrong MD5. One that ignores MD5s would show bytes before they are
+    /// compared.
+    refuses_wrong_md5: OnceCell<bool>,
+    /// The objects that the mirror did not store with their MD5.
+    not_stored: AtomicU32,
     /// In KiB. Objects wait for theirs in order.
     memory: Semaphore,
     memory_kib: u32,
@@ -67,7 +80,9 @@ impl<B: ManifestBytes + Send + Sync + 'static> Copier<B> {
     ) -> Self {
         let memory_kib = u32::try_from(memory_bytes >> 10).unwrap_or(u32::MAX).max(LARGE_KIB);
         let memory = Semaphore::new(memory_kib as usize);
-        Self { objects, src, dst, same_store, rate: rate.map(Rate::new), memory, memory_kib }
+        let (refuses_wrong_md5, not_stored) = (OnceCell::new(), AtomicU32::new(0));
+        let rate = rate.map(Rate::new);
+        Self { objects, src, dst, same_store, rate, refuses_wrong_md5, not_stored, memory, memory_kib }
     }
 
     /// Copies an object. Bytes that were changed on their way are copied once more.
@@ -106,13 +121,25 @@ impl<B: ManifestBytes + Send + Sync + 'static> Copier<B> {
     async fn copy_bytes(self: &Arc<Self>, number: u32, object: &Arc<SourceObject>) -> Result<Version, SyncError> {
         let tag = object.version.as_ref().map(tag_of);
         let check = Check::new(object.size, tag.as_ref(), self.objects.blocks(number)?);
+        let md5 = check.only_md5();
         let check = Arc::new(Mutex::new(check));
-        let mut pieces = self.pieces(object, &check);
         let (key, mut failure) = (&object.key, None);
-        let put = if object.size <= PIECE_BYTES {
-            let bytes = pieces.try_next().await?.unwrap_or_default();
+        let put = if object.size == 0 {
+            self.dst.put(key, Bytes::new()).await
+        } else if object.size <= PIECE_BYTES {
+            let bytes = Arc::clone(self).read(Arc::clone(object), 0..object.size).await?;
+            if let Some(md5) = &md5
+                && let Some(version) = self.stored_with_md5(key, &bytes, md5).await
+            {
+                return Ok(version);
+            }
+            let bytes = Arc::clone(self).checked(Arc::clone(object), Arc::clone(&check), bytes).await?;
+            if let Some(md5) = md5 {
+                self.send_wrong_md5(key, &bytes, md5).await;
+            }
             self.dst.put(key, bytes).await
         } else {
+            let pieces = self.pieces(object, &check);
             let failure = &mut failure;
             let chunks = pieces.map(move |piece| {
                 piece.map_err(|error| {
@@ -138,7 +165,32 @@ impl<B: ManifestBytes + Send + Sync + 'static> Copier<B> {
         Ok(version)
     }
 
-    /// The checked bytes of an object, in order.
+    /// The version of a copy whose bytes the mirror compared with the MD5 of the source's entity tag. `None` if they
+    /// are still to be checked and written.
+    async fn stored_with_md5(&self, key: &[u8], bytes: &Bytes, md5: &[u8; 16]) -> Option<Version> {
+        let compares = self.refuses_wrong_md5.get() == Some(&true);
+        if !compares || self.not_stored.load(Ordering::Relaxed) >= NOT_STORED_MOST {
+            return None;
+        }
+        // An error, as in an outage, says nothing about the objects after this one.
+        let stored = self.dst.put_with_md5(key, bytes.clone(), md5).await.ok()?;
+        // Any other tag, as of a mirror that encrypts, shows nothing.
+        let stored = stored.filter(|version| tag_of(version) == VersionTag::from_md5(md5, 0));
+        if stored.is_none() {
+            self.not_stored.fetch_add(1, Ordering::Relaxed);
+        }
+        stored
+    }
+
+    /// Sends the first object once with a wrong MD5, to see whether the mirror refuses it. The bytes are checked, so a
+    /// mirror that stores them shows none that are wrong.
+    async fn send_wrong_md5(&self, key: &[u8], bytes: &Bytes, mut md5: [u8; 16]) {
+        md5[0] ^= 1;
+        let refused = async { matches!(self.dst.put_with_md5(key, bytes.clone(), &md5).await, Ok(None)) };
+        self.refuses_wrong_md5.get_or_init(|| refused).await;
+    }
+
+    /// The checked bytes of an object of several pieces, in order.
     fn pieces(
         self: &Arc<Self>,
         object: &Arc<SourceObject>,

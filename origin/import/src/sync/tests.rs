@@ -242,13 +242,29 @@ async fn a_byte_that_is_flipped_on_its_way_from_the_source_is_read_again() {
     world.check(&manifest).await;
 }
 
-/// A mirror that stores some objects with a flipped byte, under the entity tag of what it stored.
+/// A mirror that gets some objects with a flipped byte, and stores them under the entity tag of what it got.
 #[derive(Debug)]
 struct Flipping {
     inner: Arc<MemoryOrigin>,
     key: &'static [u8],
     /// How many puts of the key are still flipped.
     left: AtomicU64,
+    /// True if it compares bytes with their MD5.
+    compares: bool,
+    /// The keys of which it does not answer writes with an MD5.
+    down: Range<&'static [u8]>,
+}
+
+impl Flipping {
+    fn flipped(&self, key: &[u8], bytes: Bytes) -> Bytes {
+        let flips = key == self.key
+            && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        let mut bytes = bytes.to_vec();
+        if flips {
+            bytes[0] ^= 1;
+        }
+        bytes.into()
+    }
 }
 
 #[async_trait]
@@ -274,13 +290,17 @@ impl Origin for Flipping {
     }
 
     async fn put(&self, key: &[u8], bytes: Bytes) -> Result<Version, OriginError> {
-        let flips = key == self.key
-            && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
-        let mut bytes = bytes.to_vec();
-        if flips {
-            bytes[0] ^= 1;
+        self.inner.put(key, self.flipped(key, bytes)).await
+    }
+
+    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Option<Version>, OriginError> {
+        if !self.compares {
+            return Ok(None);
         }
-        self.inner.put(key, bytes.into()).await
+        if self.down.contains(&key) {
+            return Err(OriginError::Unavailable { source: "down".into() });
+        }
+        self.inner.put_with_md5(key, self.flipped(key, bytes), md5).await
     }
 
     async fn put_stream(
@@ -298,7 +318,8 @@ async fn a_byte_that_is_flipped_in_the_mirror_is_written_again_or_named() {
     for (flips, is_healed) in [(1, true), (2, false)] {
         let world = World::new(FILES);
         let manifest = snapshot(&world.src).await;
-        let dst = Flipping { inner: Arc::clone(&world.dst), key: b"b/1", left: AtomicU64::new(flips) };
+        let (inner, left) = (Arc::clone(&world.dst), AtomicU64::new(flips));
+        let dst = Flipping { inner, key: b"b/1", left, compares: false, down: Range::default() };
         let src = Arc::clone(&world.src) as Arc<dyn Origin>;
         let done = world.sync_between(src, Arc::new(dst), &manifest, world.options()).await;
         if is_healed {
@@ -310,6 +331,128 @@ async fn a_byte_that_is_flipped_in_the_mirror_is_written_again_or_named() {
             assert!(error.to_string().contains("b/1") && !world.has_manifest(), "{error}");
         }
     }
+}
+
+/// Forty files, which are copied one by one: after the first, the mirror is known to compare MD5s.
+async fn forty() -> (World, Arc<Manifest<Vec<u8>>>, SyncOptions) {
+    let world = World::new(&[]);
+    (0..40).map(numbered).for_each(|(name, len)| world.src.set(&name, contents(&name, len)));
+    let manifest = snapshot(&world.src).await;
+    let options = SyncOptions { concurrency: 1, ..world.options() };
+    (world, manifest, options)
+}
+
+fn numbered(n: usize) -> (String, usize) {
+    (format!("f/{n:02}"), 100 + n)
+}
+
+// SEMANTICS: M3
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_that_refuses_a_wrong_md5_is_sent_the_others_with_theirs() {
+    let (world, manifest, options) = forty().await;
+    let done = world.sync(&manifest, options).await.unwrap();
+    assert_eq!((done.objects_copied, done.objects_repeated), (40, 0));
+    world.check(&manifest).await;
+    assert_eq!(world.dst.md5_puts.load(Ordering::SeqCst), 40, "the first with a wrong one, all others with theirs");
+    assert!(world.writes().values().all(|writes| *writes == 1), "{:?}", world.writes());
+}
+
+// SEMANTICS: M3
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_bytes_of_the_source_are_refused_by_the_mirror_and_read_again_or_named() {
+    for (flips, is_healed) in [(1, true), (2, false)] {
+        let (world, manifest, options) = forty().await;
+        let left = AtomicU64::new(flips);
+        let src = Faulty::new(Arc::clone(&world.src) as Arc<dyn Origin>, move |call| {
+            let flips = call.operation == Operation::Read
+                && call.key == b"f/20"
+                && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+            if flips { InjectedFault::FlipBit } else { InjectedFault::None }
+        });
+        let dst = Arc::clone(&world.dst) as Arc<dyn Origin>;
+        let done = world.sync_between(Arc::new(src), dst, &manifest, options).await;
+        if is_healed {
+            assert_eq!(done.unwrap().objects_repeated, 1);
+            world.check(&manifest).await;
+            assert_eq!(world.writes()[&b"f/20"[..]], 1, "no wrong byte was shown");
+        } else {
+            let error = done.unwrap_err();
+            assert!(matches!(&error, SyncError::CorruptSource { key, .. } if key == b"f/20"), "{error:?}");
+            assert!(!world.dst.keys().contains(&b"f/20".to_vec()) && !world.has_manifest());
+        }
+    }
+}
+
+// SEMANTICS: M3
+#[tokio::test(flavor = "multi_thread")]
+async fn a_byte_that_is_flipped_on_its_way_to_the_mirror_is_refused_there_and_sent_again() {
+    let (world, manifest, options) = forty().await;
+    let (inner, left) = (Arc::clone(&world.dst), AtomicU64::new(1));
+    let dst = Arc::new(Flipping { inner, key: b"f/20", left, compares: true, down: Range::default() });
+    let src = Arc::clone(&world.src) as Arc<dyn Origin>;
+    world.sync_between(src, Arc::clone(&dst) as Arc<dyn Origin>, &manifest, options).await.unwrap();
+    assert_eq!(dst.left.load(Ordering::SeqCst), 0, "a byte was flipped");
+    world.check(&manifest).await;
+    assert_eq!(world.writes()[&b"f/20"[..]], 1, "no wrong byte was shown");
+}
+
+// SEMANTICS: M3
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_that_ignores_md5s_shows_no_bytes_that_were_not_compared() {
+    let (world, manifest, options) = forty().await;
+    world.dst.ignores_md5.store(true, Ordering::SeqCst);
+    world.src.rot(b"f/20", contents("f/20!", 120));
+    let error = world.sync(&manifest, options.clone()).await.unwrap_err();
+    assert!(matches!(&error, SyncError::CorruptSource { key, .. } if key == b"f/20"), "{error:?}");
+    assert!(!world.dst.keys().contains(&b"f/20".to_vec()) && !world.has_manifest());
+    assert_eq!(world.dst.md5_puts.load(Ordering::SeqCst), 1);
+    world.src.rot(b"f/20", contents("f/20", 120));
+    world.sync(&manifest, options).await.unwrap();
+    world.check(&manifest).await;
+}
+
+// SEMANTICS: M3
+#[tokio::test(flavor = "multi_thread")]
+async fn entity_tags_that_only_look_like_md5s_are_sent_for_a_few_objects_and_all_are_copied() {
+    let (world, _, options) = forty().await;
+    world.src.encrypted.store(true, Ordering::SeqCst);
+    for (name, len) in (0..40).map(numbered) {
+        world.src.set(&name, contents("an encrypted form", len));
+        world.src.rot(name.as_bytes(), contents(&name, len));
+    }
+    let manifest = snapshot(&world.src).await;
+    let done = world.sync(&manifest, options).await.unwrap();
+    assert_eq!((done.objects_copied, done.objects_repeated), (40, 0));
+    world.check(&manifest).await;
+    assert!(world.writes().values().all(|writes| *writes == 1), "{:?}", world.writes());
+    let sent = world.dst.md5_puts.load(Ordering::SeqCst);
+    assert!((2..30).contains(&sent), "{sent}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entity_tags_of_every_other_object_that_are_no_md5s_cost_a_few_uploads() {
+    let (world, _, options) = forty().await;
+    world.src.encrypted.store(true, Ordering::SeqCst);
+    for (name, len) in (1..40).step_by(2).map(numbered) {
+        world.src.set(&name, contents("an encrypted form", len));
+        world.src.rot(name.as_bytes(), contents(&name, len));
+    }
+    let manifest = snapshot(&world.src).await;
+    world.sync(&manifest, options).await.unwrap();
+    world.check(&manifest).await;
+    let sent = world.dst.md5_puts.load(Ordering::SeqCst);
+    assert_eq!(sent, 32, "the first with a wrong one, and the next until 16 were refused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_an_outage_objects_are_sent_with_their_md5s_again() {
+    let (world, manifest, options) = forty().await;
+    let (inner, left) = (Arc::clone(&world.dst), AtomicU64::new(0));
+    let dst = Flipping { inner, key: b"", left, compares: true, down: b"f/05".as_slice()..b"f/30".as_slice() };
+    let src = Arc::clone(&world.src) as Arc<dyn Origin>;
+    world.sync_between(src, Arc::new(dst), &manifest, options).await.unwrap();
+    world.check(&manifest).await;
+    assert_eq!(world.dst.md5_puts.load(Ordering::SeqCst), 15, "five before the outage and ten after it");
 }
 
 // SEMANTICS: M4

@@ -91,9 +91,9 @@ impl Connection {
                 return Ok(Next::Close);
             }
             Fault::Delay(time) => tokio::time::sleep(*time).await,
-            Fault::None | Fault::Truncate { .. } | Fault::WrongLength { .. } | Fault::Stall => {}
+            Fault::None | Fault::Truncate { .. } | Fault::WrongLength { .. } | Fault::FlipBody | Fault::Stall => {}
         }
-        self.forward_request(head, request, body).await?;
+        self.forward_request(head, request, body, fault == Fault::FlipBody).await?;
         self.forward_answer(request, fault).await
     }
 
@@ -115,7 +115,13 @@ impl Connection {
         Ok(())
     }
 
-    async fn forward_request(&mut self, head: &[u8], request: &RequestHead, length: u64) -> io::Result<()> {
+    async fn forward_request(
+        &mut self,
+        head: &[u8],
+        request: &RequestHead,
+        length: u64,
+        mut flips: bool,
+    ) -> io::Result<()> {
         self.invite(request).await?;
         let mut server = match self.server.take() {
             Some(server) => server,
@@ -128,7 +134,10 @@ impl Connection {
         server.stream.write_all(head).await?;
         let mut left = length;
         while left > 0 {
-            let chunk = self.client.read_some(left).await?;
+            let mut chunk = self.client.read_some(left).await?;
+            if std::mem::take(&mut flips) {
+                chunk[0] ^= 1;
+            }
             server.stream.write_all(&chunk).await?;
             left -= chunk.len() as u64;
         }

@@ -24,6 +24,8 @@ pub enum Fault {
         /// Added to the true length.
         delta: i64,
     },
+    /// Forwards the request with one bit of its body flipped.
+    FlipBody,
     /// Sends the head and half of the body, then nothing until the client hangs up.
     Stall,
     /// Sends nothing at all until the client hangs up.

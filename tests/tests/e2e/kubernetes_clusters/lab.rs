@@ -1,4 +1,4 @@
-//! [`Lab`]: the clusters `here`, which is the home, and `west`, which has joined it over a [`Wire`].
+//! [`Lab`]: the cluster `here`, which is the home, and those that have joined it, each over a [`Wire`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 use super::wire::Wire;
 
-/// The namespace of the jobs, in both clusters.
+/// The namespace of the jobs, in all clusters.
 pub(crate) const TEAM: &str = "team-a";
 
 /// The number of files of a Dataset.
@@ -91,21 +91,46 @@ impl Place {
     }
 }
 
-/// Both clusters, and the S3 server of each's datasets.
+/// A cluster that has joined the home.
+pub(crate) struct Worker {
+    pub(crate) place: Place,
+    /// The way from the home to its API server.
+    pub(crate) link: Wire,
+    _network: Runtime,
+}
+
+impl Worker {
+    fn new(home: &Place, place: Place) -> Self {
+        // Its threads stay in the network in which they are created.
+        let network = place.cluster.in_network(runtime);
+        let link = Wire::new(&home.cluster, &network, SocketAddr::from((Cluster::HOST, 443)));
+        Self { place, link, _network: network }
+    }
+
+    /// Its API server, as the home reaches it.
+    fn server(&self) -> String {
+        format!("https://{}", self.link.address())
+    }
+}
+
+/// All clusters, and the S3 server of each's datasets.
 pub(crate) struct Lab {
     pub(crate) home: Place,
-    pub(crate) west: Place,
-    /// The way from the home to the API server of `west`.
-    pub(crate) link: Wire,
+    pub(crate) workers: Vec<Worker>,
     pub(crate) server: S3Server,
-    /// A folder of this machine, which the pods of both clusters have at /shared.
+    /// A folder of this machine, which the pods of all clusters have at /shared.
     pub(crate) shared: tempfile::TempDir,
-    _networks: [Runtime; 2],
+    _network: Runtime,
 }
 
 impl Lab {
-    /// Starts both clusters, of which `west` has joined `here`.
+    /// Starts two clusters, of which `west` has joined `here`.
     pub(crate) fn start() -> Self {
+        Self::start_with(&["west"])
+    }
+
+    /// Starts the home and these clusters, which have joined it.
+    pub(crate) fn start_with(names: &[&'static str]) -> Self {
         let runtime = runtime();
         let config = S3ServerConfig {
             access_key: "AKIAIOSFODNN7EXAMPLE".into(),
@@ -114,67 +139,86 @@ impl Lab {
             ..S3ServerConfig::default()
         };
         let server = runtime.block_on(S3Server::start(config)).unwrap();
-        let (home, west) = std::thread::scope(|scope| {
-            let west = scope.spawn(|| Place::start("west", &runtime, &server));
-            (Place::start("here", &runtime, &server), west.join().unwrap())
+        let start = |name| Place::start(name, &runtime, &server);
+        let (home, places) = std::thread::scope(|scope| {
+            let others: Vec<_> = names.iter().map(|&name| scope.spawn(move || start(name))).collect();
+            let home = start("here");
+            (home, others.into_iter().map(|other| other.join().unwrap()).collect::<Vec<Place>>())
         });
-        // Its threads stay in the network in which they are created.
-        let in_west = west.cluster.in_network(self::runtime);
-        let link = Wire::new(&home.cluster, &in_west, SocketAddr::from((Cluster::HOST, 443)));
+        let workers = places.into_iter().map(|place| Worker::new(&home, place)).collect();
         let shared = tempfile::tempdir().unwrap();
-        let lab = Self { home, west, link, server, shared, _networks: [runtime, in_west] };
-        lab.join();
-        lab.wait_until_west_is("True");
-        lab.wait_until_jobs_may_name_west();
+        let lab = Self { home, workers, server, shared, _network: runtime };
+        for name in names {
+            lab.join(name);
+        }
+        for name in names {
+            lab.wait_until_reachable(name, "True");
+        }
+        lab.wait_until_jobs_may_name(names);
         lab
     }
 
-    /// The policy that refuses unknown Clusters knows new ones later than the controller.
-    fn wait_until_jobs_may_name_west(&self) {
-        let cluster = &self.home.cluster;
-        let probe = cluster.note("probe.json");
-        std::fs::write(&probe, self.job("probe", 100, "true", &json!({"clusters": ["west"]})).to_string()).unwrap();
-        let apply = ["apply", "--dry-run=server", "-f", probe.to_str().unwrap()];
-        cluster.wait_for("jobs may name west", TIMEOUT, || cluster.kubectl(&apply).status.success());
+    pub(crate) fn worker(&self, name: &str) -> &Worker {
+        self.workers.iter().find(|worker| worker.place.name == name).unwrap()
     }
 
-    /// Joins `west`, as its administrator and that of the home do.
-    pub(crate) fn join(&self) {
-        let (larder, server) = (built("larder").display().to_string(), self.west_server());
-        let join = ["cluster", "join", "west", "--home", "hq", "--allow", TEAM, "--server", &server];
-        let joined = self.west.cluster.exec(&[&[larder.as_str()][..], &join].concat());
+    /// The cluster `west`, which every lab has.
+    pub(crate) fn west(&self) -> &Place {
+        &self.worker("west").place
+    }
+
+    /// The way from the home to the API server of `west`.
+    pub(crate) fn link(&self) -> &Wire {
+        &self.worker("west").link
+    }
+
+    /// All clusters, the home first.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
+        std::iter::once(&self.home).chain(self.workers.iter().map(|worker| &worker.place))
+    }
+
+    /// The policy that refuses unknown Clusters knows new ones later than the controller.
+    fn wait_until_jobs_may_name(&self, workers: &[&str]) {
+        let cluster = &self.home.cluster;
+        let probe = cluster.note("probe.json");
+        std::fs::write(&probe, self.job("probe", 100, "true", &json!({"clusters": workers})).to_string()).unwrap();
+        let apply = ["apply", "--dry-run=server", "-f", probe.to_str().unwrap()];
+        let may_name = || cluster.kubectl(&apply).status.success();
+        cluster.wait_for(&format!("jobs may name {workers:?}"), TIMEOUT, may_name);
+    }
+
+    /// Joins a cluster, as its administrator and that of the home do.
+    pub(crate) fn join(&self, worker: &str) {
+        let joining = self.worker(worker);
+        let (larder, server) = (built("larder").display().to_string(), joining.server());
+        let join = ["cluster", "join", worker, "--home", "hq", "--allow", TEAM, "--server", &server];
+        let joined = joining.place.cluster.exec(&[&[larder.as_str()][..], &join].concat());
         assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
         self.home.cluster.apply(&String::from_utf8(joined.stdout).unwrap());
     }
 
-    /// The API server of `west`, as the home reaches it.
-    fn west_server(&self) -> String {
-        format!("https://{}", self.link.address())
-    }
-
-    /// The kubeconfig by which the home reaches `west`, with another token.
-    pub(crate) fn west_kubeconfig(&self, token: &str) -> Value {
-        let template = "go-template={{.data.kubeconfig | base64decode}}";
-        let joined = ["get", "secret", "-n", "larder-system", "cluster-west", "-o", template];
+    /// The kubeconfig by which the home reaches a cluster, with another token.
+    pub(crate) fn kubeconfig_of(&self, worker: &str, token: &str) -> Value {
+        let (secret, template) = (format!("cluster-{worker}"), "go-template={{.data.kubeconfig | base64decode}}");
+        let joined = ["get", "secret", "-n", "larder-system", &secret, "-o", template];
         let mut config: Value = serde_yaml_ng::from_str(&self.home.cluster.kubectl_ok(&joined)).unwrap();
         config["users"][0]["user"] = json!({"token": token});
         config
     }
 
-    /// Whether the home says that it reaches `west`.
-    fn reachable(&self) -> String {
-        let conditions = self.home.knows("west")["conditions"].clone();
+    /// Whether the home says that it reaches a cluster.
+    fn reachable(&self, worker: &str) -> String {
+        let conditions = self.home.knows(worker)["conditions"].clone();
         let conditions = conditions.as_array().into_iter().flatten();
         let found =
             conditions.filter(|condition| condition["type"] == "Reachable").find_map(|it| it["status"].as_str());
         found.unwrap_or_default().to_owned()
     }
 
-    /// Waits until the home says that `west` is reachable, or is not.
-    pub(crate) fn wait_until_west_is(&self, reachable: &str) {
-        self.home
-            .cluster
-            .wait_for(&format!("west is reachable: {reachable}"), TIMEOUT, || self.reachable() == reachable);
+    /// Waits until the home says that a cluster is reachable (`True`), or is not (`False`).
+    pub(crate) fn wait_until_reachable(&self, worker: &str, reachable: &str) {
+        let wanted = format!("{worker} is reachable: {reachable}");
+        self.home.cluster.wait_for(&wanted, TIMEOUT, || self.reachable(worker) == reachable);
     }
 
     /// Runs a command of larder as a user of the home, whose kubeconfig has a context for each cluster.
@@ -190,8 +234,9 @@ impl Lab {
     fn kubeconfig(&self) -> PathBuf {
         let file = self.home.cluster.note("users-kubeconfig");
         let (mut clusters, mut users, mut contexts) = (Vec::new(), Vec::new(), Vec::new());
-        let home = format!("https://{}", Cluster::HOST);
-        for (place, server) in [(&self.home, home), (&self.west, self.west_server())] {
+        let home = (&self.home, format!("https://{}", Cluster::HOST));
+        let workers = self.workers.iter().map(|worker| (&worker.place, worker.server()));
+        for (place, server) in std::iter::once(home).chain(workers) {
             let text = std::fs::read_to_string(place.cluster.kubeconfig()).unwrap();
             let admin: Value = serde_yaml_ng::from_str(&text).unwrap();
             let name = place.name;
@@ -206,12 +251,12 @@ impl Lab {
         file
     }
 
-    /// Puts a Dataset into both clusters. Those that are named hold it, and their nodes have read it once this returns.
+    /// Puts a Dataset into all clusters. Those that are named hold it, and their nodes have read it once this returns.
     /// Returns what md5sum prints for its files, by path.
     pub(crate) fn put_dataset(&self, name: &str, held_in: &[&str]) -> BTreeMap<String, String> {
         let salt = name.len() + usize::from(name.as_bytes()[0]);
         let mut sums = BTreeMap::new();
-        for place in [&self.home, &self.west] {
+        for place in self.places() {
             for file in 0..FILES {
                 let bytes: Vec<u8> = (0..20_000 + file * 500).map(|at| (at * (2 * file + salt)) as u8).collect();
                 // The entity tag of an object that was put in one piece is its MD5.
@@ -225,7 +270,7 @@ impl Lab {
                 "metadata": {"name": name, "namespace": TEAM},
                 "spec": {"origin": origin, "nodes": {"count": count}}})]);
         }
-        for place in [&self.home, &self.west] {
+        for place in self.places() {
             let wanted = if held_in.contains(&place.name) { 100 } else { 0 };
             let cluster = place.name;
             self.home.cluster.wait_for(
@@ -303,7 +348,7 @@ impl Lab {
     }
 }
 
-/// The key of a file. Both clusters have a copy of each Dataset at their own place, so that requests tell them apart.
+/// The key of a file. Each cluster has a copy of each Dataset at its own place, so that requests tell them apart.
 fn key(place: &Place, dataset: &str, file: usize) -> String {
     format!("{}/{dataset}/f{file}", place.name)
 }

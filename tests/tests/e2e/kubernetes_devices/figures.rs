@@ -3,16 +3,13 @@
 //! `cargo nextest run --release -p larder-e2e --run-ignored only --no-capture kubernetes_devices::figures`
 #![expect(clippy::print_stdout, reason = "it prints figures")]
 
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use larder_e2e::Watch;
 use larder_e2e::devices::{Devices, PodResources};
 use larder_e2e::platform::{TIMEOUT, kill_process};
 use larder_testkit::machine::{MachinePlan, PORT_DOWN, PORT_UP};
-use larder_testkit::{Cluster, repository};
 use serde_json::{Value, json};
 
 const RAIL: &str = "larder.dev/rail";
@@ -28,48 +25,6 @@ const TIMES: usize = 20;
 
 /// Between two looks at the kubelet.
 const POLL: Duration = Duration::from_millis(5);
-
-/// What `kubectl get --watch` prints, with the times of its lines.
-struct Watch {
-    kubectl: Child,
-    lines: Arc<Mutex<Vec<(Instant, String)>>>,
-}
-
-impl Watch {
-    fn start(cluster: &Cluster, object: &[&str], path: &str) -> Self {
-        let mut command = Command::new(repository().join("tests/cluster/cluster.sh"));
-        command.arg("exec").arg(cluster.folder()).args(["kubectl", "get", "--watch"]).args(object);
-        command.args(["-o", &format!("jsonpath={{{path}}}{{\"\\n\"}}")]);
-        let mut kubectl = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let lines: Arc<Mutex<Vec<(Instant, String)>>> = Arc::default();
-        let (output, read) = (kubectl.stdout.take().unwrap(), Arc::clone(&lines));
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                read.lock().unwrap().push((Instant::now(), line));
-            }
-        });
-        Self { kubectl, lines }
-    }
-
-    /// Waits for such a line that came after `since`, and returns how long after that was.
-    fn after(&self, since: Instant, is_it: impl Fn(&str) -> bool) -> Duration {
-        while since.elapsed() < TIMEOUT {
-            let found = self.lines.lock().unwrap().iter().find(|(at, line)| *at > since && is_it(line)).cloned();
-            if let Some((at, _)) = found {
-                return at - since;
-            }
-            std::thread::sleep(POLL);
-        }
-        panic!("no such line: {:?}", self.lines.lock().unwrap());
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.kubectl.kill();
-        let _ = self.kubectl.wait();
-    }
-}
 
 fn print(what: &str, mut times: Vec<Duration>) {
     times.sort_unstable();
@@ -186,9 +141,9 @@ fn how_soon_a_restarted_kubelet_knows_the_devices_and_a_fault_is_told() {
     let gpu = lab.devices.nodes[0].driver.gpus.iter().position(|gpu| held[RAIL].contains(&gpu.uuid)).unwrap();
     let hca = format!("mlx5_{gpu}");
     let cluster = &lab.devices.cluster;
-    let path = ".status.containerStatuses[0].allocatedResourcesStatus[*].resources[*].health";
-    let pod = Watch::start(cluster, &["-n", "figures", "pod", "holder"], path);
-    let node = Watch::start(cluster, &["node", "n1"], r".status.allocatable.larder\.dev/rail");
+    let health = "{.status.containerStatuses[0].allocatedResourcesStatus[*].resources[*].health}";
+    let pod = Watch::start(cluster, &["-n", "figures", "pod", "holder"], health);
+    let node = Watch::start(cluster, &["node", "n1"], r"{.status.allocatable.larder\.dev/rail}");
     let (mut at_pod, mut at_node, mut back_at_node) = (Vec::new(), Vec::new(), Vec::new());
     std::thread::sleep(Duration::from_secs(3));
     for _ in 0..TIMES {

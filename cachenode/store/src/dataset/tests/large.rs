@@ -1,16 +1,22 @@
 //! Blocks of a large file: in parts and whole, restarts, damage, eviction, several disks, adoption. `model` has these
-//! in any order, with kills and the loss of power.
+//! in any order, with kills and the loss of power; `pair` sets up two snapshots that share large files, `killed` kills
+//! the process that writes them, and `power` loses what was not synced.
 
+mod killed;
 mod model;
+mod pair;
+mod power;
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::{OnceLock, mpsc};
 
+use pair::Shifted;
+
 use super::faults::Mount;
 use super::*;
 use crate::config::{BlockLens, FileSpan};
-use crate::earlier::{Earlier, SameBlocks};
+use crate::dataset::ancestor::Ancestor;
 use crate::pages::{PAGE_BYTES, page_count};
 
 /// Blocks 900 to 902: two whole ones, and one of two pages.
@@ -217,6 +223,14 @@ fn parts_that_are_not_of_the_block_or_not_of_whole_pages_are_refused() {
     assert!(get_pages(&bed, 2, 1..2));
 }
 
+// SEMANTICS: C14
+#[test]
+fn a_thread_that_has_written_a_large_part_keeps_no_memory_for_it() {
+    let bed = bed(PolicyKind::Nr, 1 << 30);
+    assert!(put_pages(&bed, 0, 0..200));
+    assert!(buffer::kept() <= buffer::KEPT_BYTES, "{}", buffer::kept());
+}
+
 // SEMANTICS: C3, C21
 #[test]
 fn pages_that_a_killed_process_did_not_show_are_fetched_again_and_their_space_is_freed() {
@@ -294,6 +308,9 @@ fn a_file_that_is_cut_off_replaced_or_deleted_costs_hits_and_is_filled_again() {
     for (nth, spoil) in spoils.into_iter().enumerate() {
         for is_open in [true, false] {
             let mut bed = bed(PolicyKind::Nr, 1 << 30);
+            bed.drop_all();
+            bed.boot_id = boot(1);
+            bed.open();
             assert!(put_whole(&bed, 0) && put_whole(&bed, 2) && get_pages(&bed, 2, all(2)));
             let path = file(&bed);
             if is_open {
@@ -311,9 +328,15 @@ fn a_file_that_is_cut_off_replaced_or_deleted_costs_hits_and_is_filled_again() {
                 let _ = put_whole(&bed, block);
                 assert!(get_pages(&bed, block, all(block)), "{nth}, open {is_open}, block {block}");
             }
-            assert!(fs::read(&path).unwrap() == [content(0), content(1), content(2)].concat());
+            let is_lent_right = |bed: &Bed| {
+                let mut found = Vec::new();
+                std::io::Read::read_to_end(&mut lent(bed), &mut found).unwrap();
+                found == [content(0), content(1), content(2)].concat()
+            };
+            assert!(is_lent_right(&bed), "{nth}, open {is_open}");
             bed.drop_all();
             bed.open();
+            assert!(is_lent_right(&bed), "{nth}, open {is_open}, after a start");
             assert!((0..3).all(|block| get_pages(&bed, block, all(block))));
             assert_eq!(bed.cache().usage().used_bytes, FILE.bytes);
         }
@@ -450,7 +473,8 @@ fn threads_that_must_not_wait_for_a_disk_open_no_file_on_it() {
 #[test]
 fn new_blocks_of_a_file_whose_disk_fails_go_to_another_disk() {
     let mut bed = bed_over(PolicyKind::Nr, 1 << 30, 2);
-    assert!(put_whole(&bed, 0));
+    // It has a part of the second block already.
+    assert!(put_whole(&bed, 0) && put_pages(&bed, 1, 3..200));
     let path = file(&bed);
     let disks = &bed.store().base.disks;
     disks.iter().find(|disk| path.starts_with(disk.dir())).unwrap().health.failed("test", Instant::now());
@@ -460,10 +484,12 @@ fn new_blocks_of_a_file_whose_disk_fails_go_to_another_disk() {
     assert!(segments.get(place.segment).is_some(), "it is a record");
     drop(segments);
     assert!((0..3).all(|block| get_pages(&bed, block, all(block))));
+    assert_eq!(bed.cache().usage().blocks_cached, 3);
     bed.drop_all();
     bed.open();
     assert!((0..3).all(|block| get_pages(&bed, block, all(block))));
     assert_eq!((bed.cache().usage().used_bytes, bed.counters.corrupt()), (FILE.bytes, 0));
+    assert!(file_disk_bytes(&bed) <= BLOCK_BYTES + (64 << 10), "the part of the second block is freed");
 }
 
 // SEMANTICS: C20, C21
@@ -671,34 +697,9 @@ fn no_part_of_a_lent_file_is_freed_until_the_machine_boots_again() {
     assert_eq!(bed.counters.corrupt(), 0);
 }
 
-/// The file is one block later than in the other snapshot.
-#[derive(Debug)]
-struct Shifted;
-
 const OTHER: SnapshotId = SnapshotId([0x22; 32]);
+/// The file in a snapshot that has it one block later.
 const LATER: FileSpan = FileSpan { first: BlockIndex(901), ..FILE };
-
-impl Earlier for Shifted {
-    fn cache(&self) -> CacheId {
-        CacheId(SNAPSHOT.0)
-    }
-
-    fn blocks(&self) -> u32 {
-        1000
-    }
-
-    fn is_promised(&self) -> bool {
-        true
-    }
-
-    fn find(&self, block: BlockIndex) -> Option<BlockIndex> {
-        LATER.contains(block).then(|| BlockIndex(block.0 - 1))
-    }
-
-    fn each_run(&self, _: &dyn Fn() -> bool, f: &mut dyn FnMut(SameBlocks) -> bool) {
-        f(SameBlocks { first: LATER.first, earlier: FILE.first, count: 3 });
-    }
-}
 
 // SEMANTICS: C22
 #[test]
@@ -708,16 +709,51 @@ fn the_check_of_a_file_does_not_count_for_one_that_comes_in_its_place() {
     let (path, copy) = (file(&bed), bed.dir.join("probe"));
     fs::copy(&path, &copy).unwrap();
     fs::rename(&copy, &path).unwrap();
-    bed.cache().shared.large.find_or_make(&FILE).unwrap();
+    bed.cache().shared.large.find_or_make(&FILE, || true).unwrap();
     assert!(!bed.cache().shared.large.is_checked(&FILE), "another process has replaced it");
     let config = CacheConfig { key: OTHER.into(), block_lens: Arc::new(Lens(LATER)), ..bed.config.clone() };
     let later = bed.store().dataset(config).unwrap();
     let (ours, theirs) = (&later.shared.large, &bed.cache().shared.large);
-    ours.find_or_make(&LATER).unwrap();
+    ours.find_or_make(&LATER, || true).unwrap();
     assert!(ours.is_checked(&LATER), "all of it will be written by this process");
     ours.delete_unless(LATER.first, Some(&LATER), &bed.store().base.disks[0], || false).unwrap();
-    ours.link(&LATER, theirs, &FILE).unwrap().expect("the other snapshot has it");
+    ours.link(ours.wait_to_make(), &LATER, theirs, &FILE).unwrap().expect("the other snapshot has it");
     assert!(!ours.is_checked(&LATER));
+}
+
+// SEMANTICS: B1, C21, C22
+#[test]
+fn a_file_that_lost_pages_behind_the_process_is_not_lent_before_it_has_them_again() {
+    let spoils: [&dyn Fn(&Path); 2] = [&|path| fs::remove_file(path).unwrap(), &|path| {
+        fs::OpenOptions::new().write(true).open(path).unwrap().set_len(100_000).unwrap();
+    }];
+    for (nth, spoil) in spoils.into_iter().enumerate() {
+        let mut bed = bed(PolicyKind::Nr, 1 << 30);
+        bed.drop_all();
+        bed.boot_id = boot(1);
+        bed.open();
+        assert!(put_whole(&bed, 0) && put_whole(&bed, 1) && put_pages(&bed, 2, 0..1));
+        spoil(&file(&bed));
+        // The end of the file. With it, each block has a slot that says that the block is there.
+        assert!(put_pages(&bed, 2, 0..2));
+        assert_eq!(fs::metadata(file(&bed)).unwrap().len(), FILE.bytes);
+        assert!(bed.cache().lend(FILE.first).is_none(), "{nth}");
+        // Its check finds what is missing, and that is fetched again.
+        let mut found = Vec::new();
+        let begun = Instant::now();
+        let mut lent = loop {
+            for block in 0..3 {
+                let _ = put_whole(&bed, block);
+            }
+            if let Some(file) = bed.cache().lend(FILE.first) {
+                break file;
+            }
+            assert!(begun.elapsed() < TIMEOUT, "the file is not lent: {nth}");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        std::io::Read::read_to_end(&mut lent, &mut found).unwrap();
+        assert!(found == [content(0), content(1), content(2)].concat(), "{nth}");
+    }
 }
 
 // SEMANTICS: B1, C22
@@ -746,6 +782,25 @@ fn a_file_is_never_longer_than_it_is_to_be_while_its_end_is_written_again() {
     assert_eq!(fs::metadata(&path).unwrap().len(), FILE.bytes);
 }
 
+// SEMANTICS: C20, C21
+#[test]
+fn a_page_that_comes_during_an_adoption_does_not_wait_for_a_disk_that_ends_no_write() {
+    let bed = bed_over(PolicyKind::Nr, 1 << 30, 2);
+    assert!(put_whole(&bed, 0));
+    let config = CacheConfig { key: OTHER.into(), block_lens: Arc::new(Lens(LATER)), ..bed.config.clone() };
+    let later = bed.store().dataset(config).unwrap();
+    assert!(put_pages_at(&later, 901, 0, 0..1));
+    let path = file_in(&bed, &CacheId(OTHER.0), 901).unwrap();
+    let (base, large) = (&bed.store().base, &later.shared.large);
+    let ancestor = Ancestor::open(base, Arc::new(Shifted(vec![LATER]))).unwrap().unwrap();
+    later.shared.ancestors.store(Some(Arc::new(vec![ancestor])));
+    // A thread makes a file on the other disk.
+    let other = base.disks.iter().find(|disk| !path.starts_with(disk.dir())).unwrap();
+    let _making = (other.write(), large.turn_to_make().unwrap());
+    other.stall();
+    assert!(put_pages_at(&later, 901, 0, 1..2) && get_pages_at(&later, 901, 0, 0..2));
+}
+
 // SEMANTICS: C16, C21
 #[test]
 fn a_snapshot_that_has_the_file_links_it_and_each_of_them_fills_and_frees_its_own() {
@@ -756,7 +811,7 @@ fn a_snapshot_that_has_the_file_links_it_and_each_of_them_fills_and_frees_its_ow
     assert!(later.wait_rebuilt(TIMEOUT));
     let adopt = || {
         let (sender, ended) = mpsc::channel();
-        later.adopt(vec![Arc::new(Shifted)], move |complete| sender.send(complete).unwrap());
+        later.adopt(vec![Arc::new(Shifted(vec![LATER]))], move |complete| sender.send(complete).unwrap());
         assert!(ended.recv_timeout(TIMEOUT).unwrap());
     };
     adopt();

@@ -137,9 +137,41 @@ fn a_job_that_has_ended_does_not_begin_again() {
         }
         assert_eq!(decided(&ended, None), []);
     }
-    // Of a status that a newer version has written, nothing is known.
-    let newer = job(json!({}), json!({"phase": "Succeeded", "record": "{\"version\": 99}"}));
-    assert_eq!(decided(&newer, None), []);
+}
+
+/// The status of a job that a newer version runs, in this phase. The form of its roles is unknown here.
+fn of_newer(phase: &str) -> Value {
+    json!({"phase": phase, "record": json!({"version": 99}).to_string(), "roles": "of another form",
+        "finished": "2026-01-01T10:39:00Z", "conditions": [condition("Placed", "True", "Bound", "")]})
+}
+
+// SEMANTICS: J22
+#[test]
+fn of_a_status_that_a_newer_version_has_written_everything_counts_that_can_be_read() {
+    let running = job(json!({}), of_newer("Running"));
+    assert_eq!((running.status.conditions.len(), running.status.roles.len()), (1, 0));
+    // It keeps its quota while it has pods, and is suspended as any other.
+    let evicted = there(&sample(), eviction("Preempted", "for another job"));
+    assert_eq!(decided_at(NOW - 200, &running, Some(&evicted)).writes, []);
+    let written = status(&decided(&job(json!({"suspend": true}), of_newer("Running")), None)[0]);
+    assert_eq!((&written["phase"], written.get("record")), (&json!("Suspended"), Some(&Value::Null)));
+    // It does not begin again once it has ended, and is deleted in its time.
+    let ended = job(json!({"ttlAfterFinished": "1m"}), of_newer("Succeeded"));
+    let (conditions, _) = status_of(&decided(&ended, Some(&evicted)));
+    assert_eq!(conditions["Finished"], pair("True", "Succeeded"));
+    assert_eq!(decided(&ended, None)[0].change, Change::Delete("11ce-d00d".to_owned()));
+}
+
+// SEMANTICS: J22
+#[test]
+fn a_job_in_a_phase_that_only_a_newer_version_knows_may_have_pods_and_may_have_ended() {
+    let unknown = job(json!({}), of_newer("Dreaming"));
+    assert_eq!((unknown.status.phase, unknown.status.conditions.len()), (None, 1));
+    assert_eq!(decided(&unknown, None), [], "it does not begin again");
+    let evicted = there(&sample(), eviction("Preempted", "for another job"));
+    let waits = decided_at(NOW - 200, &unknown, Some(&evicted));
+    assert_eq!((waits.writes.len(), waits.again_at), (0, Some(NOW - 180)));
+    assert_eq!(decided_at(NOW - 180, &unknown, Some(&evicted)).writes.len(), 1);
 }
 
 // SEMANTICS: J22

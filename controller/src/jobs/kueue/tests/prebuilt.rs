@@ -76,13 +76,14 @@ fn a_copy_with_other_pods_than_its_workload_says_so_and_has_none() {
     for (pointer, value, what) in [
         ("/spec/podSets/1/count", json!(9), "9 pods of worker, the job 8"),
         ("/spec/podSets/1/name", json!("other"), "0 pods of worker, the job 8"),
-        (resources, json!({"limits": {"nvidia.com/gpu": "2"}}), "pods of worker with other requests than the job"),
+        (resources, json!({"limits": {"nvidia.com/gpu": "2"}}), "2 GPUs in each pod of worker, the job 1 GPU"),
     ] {
         let mut object = served(&sample(), admission(8));
         *object.pointer_mut(pointer).expect(pointer) = value;
         let (stops, why, writes) = copy(find(object)).held_up();
         let expected = format!(
-            "its Workload {NAME} has {what}; the JobType parameter-server must be the same here and in the job's home"
+            "its Workload {NAME} has {what}; apply the same JobType parameter-server in its home and in the cluster \
+             that runs it"
         );
         assert_eq!((stops, why, writes), (false, expected, Vec::new()));
     }
@@ -93,6 +94,36 @@ fn a_copy_with_other_pods_than_its_workload_says_so_and_has_none() {
     let mut object = served(&sample(), admission(8));
     object["spec"]["podSets"][1]["template"]["spec"]["containers"][0]["image"] = "mirror.example.org/train".into();
     assert!(matches!(copy(find(object)).decide().verdict, Verdict::Start { .. }));
+}
+
+// SEMANTICS: J22
+#[test]
+fn a_workload_for_other_pods_is_finished_once_the_job_has_said_why_for_a_minute() {
+    let object = |status: Value| {
+        let mut object = served(&sample(), status);
+        object["spec"]["podSets"][1]["count"] = 9.into();
+        find(object)
+    };
+    let mut case = copy(object(admission(8)));
+    let (_, why, writes) = case.held_up();
+    assert_eq!(writes, [], "its status does not say why yet");
+    case.said = Some(("asks Kueue's queue gpus for quota".to_owned(), NOW - 3_600));
+    assert_eq!(case.held_up().2, []);
+    case.said = Some((why.clone(), NOW - 59));
+    let Verdict::Wait(waiting) = case.decide().verdict else { panic!() };
+    assert_eq!((case.held_up().2, waiting.again_at), (Vec::new(), Some(NOW + 1)));
+    case.said = Some((why.clone(), NOW - 60));
+    let (conditions, status) = status_of(&case.held_up().2);
+    assert_eq!(conditions["Finished"], pair("True", "OutOfSync"));
+    assert_eq!(conditions.len(), 3, "Kueue's own are as they were");
+    // Kueue frees the quota of a finished Workload. The status of the job stays as MultiKueue has copied it.
+    let finished = json!({"conditions": status["conditions"], "admission": admission(8)["admission"]});
+    case.workloads = object(finished).into_iter().collect();
+    assert_eq!(case.held_up(), (false, why.clone(), Vec::new()));
+    // Without quota, there is nothing to free.
+    let mut case = copy(object(json!({})));
+    case.said = Some((why, NOW - 3_600));
+    assert_eq!(case.held_up().2, []);
 }
 
 // SEMANTICS: J22

@@ -292,6 +292,16 @@ fn a_gang_is_late_once_no_pod_of_it_was_bound_for_the_timeout() {
     assert_eq!(changes(&step(state, &observed, NOW + 50).1).1, [(2, 1)]);
 }
 
+#[test]
+fn no_step_is_due_when_the_node_of_a_pod_that_is_done_is_lost() {
+    let (state, mut observed) = running(elastic(2));
+    observed.pods[1].stage = PodStage::Succeeded;
+    observed.pods[1].node = Some(NodeHealth { lost_at: Some(NOW + 20), ..NodeHealth::default() });
+    let (state, actions) = step(state, &observed, NOW);
+    assert_eq!((state.phase, state.roles[0][1].stage), (Phase::Running, Stage::Done));
+    assert_ne!(again(&actions), Some(NOW + 20));
+}
+
 // SEMANTICS: J14
 #[test]
 fn a_node_that_refuses_a_pod_is_remembered_for_its_role_for_an_hour() {

@@ -49,7 +49,7 @@ impl<'a> Pass<'a> {
         let Ok(fit) = self.soon.find_floor(job) else { return Clearing::InVain };
         self.reserve(job, &fit.placement);
         let nodes = self.soon.names(&fit.placement);
-        let ends = |(before, verdict): (&Job, &Option<Verdict>)| -> usize {
+        let ends = |(before, verdict): (&&Job, &Option<Verdict>)| -> usize {
             let kept = |role| match verdict {
                 Some(Verdict::Run(running)) => running.granted[role],
                 Some(Verdict::Stop { .. }) => 0,
@@ -81,7 +81,7 @@ impl<'a> Pass<'a> {
         let mut around: BTreeMap<&str, Option<Between>> = BTreeMap::new();
         let mut victims: Vec<(usize, Take)> = Vec::new();
         for at in self.running() {
-            let other = &self.jobs[at];
+            let other = self.jobs[at];
             let between = around.entry(&other.queue).or_insert_with(|| ledger.between(&job.queue, &other.queue, floor));
             let take = if other.queue == job.queue {
                 takes_within(rules, job, other)
@@ -93,7 +93,7 @@ impl<'a> Pass<'a> {
             victims.extend(take.map(|take| (at, take)));
         }
         victims.sort_by_key(|(at, take)| {
-            let victim = &self.jobs[*at];
+            let victim = self.jobs[*at];
             let is_first = *take == Take::Borrowed;
             (!victim.queue.is_empty(), victim.priority, !is_first, Reverse((victim.created, &victim.key)))
         });

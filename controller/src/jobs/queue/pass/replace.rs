@@ -11,9 +11,9 @@ impl Pass<'_> {
     pub(in super::super) fn replace(&mut self) {
         let mut losers: Vec<usize> =
             self.running().filter(|job| self.jobs[*job].unplaced.iter().any(|pods| !pods.is_empty())).collect();
-        losers.sort_by_key(|job| order_of_all(&self.jobs[*job]));
+        losers.sort_by_key(|job| order_of_all(self.jobs[*job]));
         for at in losers {
-            let job = &self.jobs[at];
+            let job = self.jobs[at];
             if job.replaces_live && self.now.ledger.is_beyond(&job.queue) {
                 continue;
             }

@@ -371,7 +371,8 @@ fn of_running_jobs_that_are_alike_one_looks_for_room_to_grow_in_vain() {
     assert!(world.jobs.iter().all(Job::is_admitted));
     {
         let (rooms, fallbacks) = (world.rooms(), vec![Vec::new(); world.jobs.len()]);
-        let mut pass = Pass::new(&world.queues, &world.jobs, &fallbacks, &[], &Cluster::new(&rooms), world.now);
+        let jobs: Vec<&Job> = world.jobs.iter().collect();
+        let mut pass = Pass::new(&world.queues, &jobs, &fallbacks, &[], &Cluster::new(&rooms), world.now);
         pass.grow();
         assert_eq!(pass.not_grown.len(), 1);
     }
@@ -398,8 +399,8 @@ fn jobs_that_request_nothing_have_their_turns_like_others_and_keep_none_from_its
     // The nodes have as many pods as they may.
     let full = |node| NodeRoom {
         node,
-        allocatable: [(GPU, 4), ("pods", 1)].into_iter().collect(),
-        used: [("pods", 1)].into_iter().collect(),
+        allocatable: Cow::Owned([(GPU, 4), ("pods", 1)].into_iter().collect()),
+        used: Cow::Owned([("pods", 1)].into_iter().collect()),
         held: BTreeMap::new(),
     };
     let rooms: Vec<NodeRoom<'_>> = world.nodes.iter().map(full).collect();

@@ -384,6 +384,7 @@ fn jobs_of_others_are_told_apart() {
     let said = sentence(&moved);
     assert!(said.starts_with("team-a/resnet runs: "), "{said}");
     assert!(said.contains("; MultiKueue chooses its cluster"), "{said}");
+    assert!(!said.contains("newer version"), "{said}");
     let kueue = condition(JobConditionKind::QuotaReserved, false, "KueueDecides", "");
     let labels = json!({"kueue.x-k8s.io/queue-name": "team"});
     let own = explained(&set(job("resnet", "Queued", &[kueue]), "/metadata/labels", labels), &around());
@@ -391,6 +392,19 @@ fn jobs_of_others_are_told_apart() {
     assert_eq!(own.why, "Kueue has not admitted it to the LocalQueue team");
     let deleted = set(job("resnet", "Running", &[]), "/metadata/deletionTimestamp", "2026-01-31T10:00:00Z".into());
     assert!(sentence(&deleted).starts_with("team-a/resnet is being deleted: "), "{}", sentence(&deleted));
+}
+
+// SEMANTICS: J22
+#[test]
+fn a_moved_job_says_that_a_newer_version_runs_it() {
+    let of_newer = |phase: &str| {
+        let moved = set(job("resnet", phase, &[]), "/spec/managedBy", "kueue.x-k8s.io/multikueue".into());
+        sentence(&set(moved, "/status/record", json!({"version": 99, "phase": "Dreaming"}).to_string().into()))
+    };
+    let expected = "team-a/resnet runs: 3 of 4 pods are ready; MultiKueue chooses its cluster; a newer version of \
+                    Larder runs it there.";
+    assert_eq!(of_newer("Running"), expected);
+    assert!(!of_newer("Succeeded").contains("newer version"), "{}", of_newer("Succeeded"));
 }
 
 #[test]

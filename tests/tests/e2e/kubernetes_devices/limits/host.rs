@@ -88,12 +88,13 @@ fn a_container_whose_hook_fails_or_is_missing_does_not_start() {
     wait_until_ready();
     assert!(Container::of(&devices, 1, "train").written().iter().all(|line| line.ends_with(LIMIT)));
 
-    // A folder in its place, so that it cannot be installed again.
+    // A folder in its place, so that it cannot be installed again, made under the installer's own lock.
     let on_node = |script: &str| {
         let said = devices.cluster.exec_on_node(1, &["sh", "-ec", script]);
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     };
-    on_node("cd /opt/larder/bin && rm larder-rdma-limit && mkdir larder-rdma-limit");
+    let replace = "rm larder-rdma-limit; mkdir larder-rdma-limit";
+    on_node(&format!("cd /opt/larder/bin && flock .larder-rdma-limit.lock sh -ec '{replace}'"));
     end();
     wait_until_not_started("larder-rdma-limit");
     wait_until_missing(&devices, 1, "hook", "install the hook /usr/bin/larder-rdma-limit into /opt/larder/bin");
