@@ -244,6 +244,13 @@ impl Container {
         self.0.join("cgroup.procs")
     }
 
+    /// The bytes that its processes have.
+    fn used(&self) -> u64 {
+        let read = |file: &str| std::fs::read_to_string(self.0.join(file)).ok();
+        let text = read("memory.current").or_else(|| read("memory.usage_in_bytes")).expect("the use of memory");
+        text.trim().parse().expect("a number")
+    }
+
     /// Whether the kernel has ended a process for lack of memory.
     fn has_killed(&self) -> bool {
         let read = |file: &str| std::fs::read_to_string(self.0.join(file)).unwrap_or_default();
@@ -264,9 +271,10 @@ impl Drop for Container {
 // SEMANTICS: I8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_without_memory_left_loses_the_import_and_not_the_node() {
-    let (server, config) = made_up(20_000, Duration::from_millis(300)).await;
+    const MEMORY: u64 = 120 << 20;
+    let (server, config) = made_up(300_000, Duration::from_millis(20)).await;
     let (server, world) = (Arc::new(server), World::new());
-    let Some(container) = Container::new(120 << 20).map(Arc::new) else { return };
+    let Some(container) = Container::new(MEMORY).map(Arc::new) else { return };
     // It keeps its input until that ends.
     let mut node = Command::new("tail");
     let mut node =
@@ -275,24 +283,26 @@ async fn a_container_without_memory_left_loses_the_import_and_not_the_node() {
     let mut input = node.stdin.take().unwrap();
     let enters = format!("echo $$ >{}\nexec \"$IMPORTER\" \"$@\"", container.processes().display());
     let importer = script(world.folder.path(), &enters);
-    // While the import lists, the node takes all memory. It then has more than the import, so the kernel would end it.
-    let (lists, full) = (Arc::clone(&server), Arc::clone(&container));
-    let grown = tokio::task::spawn_blocking(move || {
+    // While the import lists, the node takes nearly all memory. It then has more than the import, so the kernel would
+    // end it. The last of the memory is left to the import: a process that needs memory while the kernel ends another
+    // may be ended, too, since that one's memory is free a little later than it counts as gone.
+    let (lists, filled) = (Arc::clone(&server), Arc::clone(&container));
+    let input = tokio::task::spawn_blocking(move || {
         while lists.lists() == 0 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        while !full.has_killed() {
+        while filled.used() < MEMORY - (2 << 20) {
             input.write_all(&[1; 64 << 10]).unwrap();
         }
         input
     });
     let error = world.import(&importer, "s3://made-up", &config).await.unwrap_err();
     assert!(Chain(&error).to_string().contains("ran out of memory"), "{}", Chain(&error));
-    assert!(node.try_wait().unwrap().is_none(), "the node was ended");
-    drop(grown.await.unwrap());
-    assert!(node.wait().unwrap().success());
+    assert!(container.has_killed());
+    drop(input.await.unwrap());
+    assert!(node.wait().unwrap().success(), "the node was ended");
     world.import(&process(512), "s3://made-up", &config).await.unwrap();
-    assert_eq!(open_manifest(world.kept().path()).unwrap().totals().files, 20_000);
+    assert_eq!(open_manifest(world.kept().path()).unwrap().totals().files, 300_000);
 }
 
 // SEMANTICS: I10

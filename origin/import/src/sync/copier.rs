@@ -183,11 +183,11 @@ impl<B: ManifestBytes + Send + Sync + 'static> Copier<B> {
     }
 
     /// Sends the first object once with a wrong MD5, to see whether the mirror refuses it. The bytes are checked, so a
-    /// mirror that stores them shows none that are wrong.
+    /// mirror that stores them shows none that are wrong. After an error, the next object is sent so.
     async fn send_wrong_md5(&self, key: &[u8], bytes: &Bytes, mut md5: [u8; 16]) {
         md5[0] ^= 1;
-        let refused = async { matches!(self.dst.put_with_md5(key, bytes.clone(), &md5).await, Ok(None)) };
-        self.refuses_wrong_md5.get_or_init(|| refused).await;
+        let refused = async { self.dst.put_with_md5(key, bytes.clone(), &md5).await.map(|stored| stored.is_none()) };
+        let _ = self.refuses_wrong_md5.get_or_try_init(|| refused).await;
     }
 
     /// The checked bytes of an object of several pieces, in order.

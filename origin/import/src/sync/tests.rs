@@ -446,13 +446,17 @@ async fn entity_tags_of_every_other_object_that_are_no_md5s_cost_a_few_uploads()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_an_outage_objects_are_sent_with_their_md5s_again() {
-    let (world, manifest, options) = forty().await;
-    let (inner, left) = (Arc::clone(&world.dst), AtomicU64::new(0));
-    let dst = Flipping { inner, key: b"", left, compares: true, down: b"f/05".as_slice()..b"f/30".as_slice() };
-    let src = Arc::clone(&world.src) as Arc<dyn Origin>;
-    world.sync_between(src, Arc::new(dst), &manifest, options).await.unwrap();
-    world.check(&manifest).await;
-    assert_eq!(world.dst.md5_puts.load(Ordering::SeqCst), 15, "five before the outage and ten after it");
+    // Fifteen: five before the outage and ten after it. Thirty: all that follow an outage at the beginning.
+    for (down, sent) in [("f/05".."f/30", 15), ("f/00".."f/10", 30)] {
+        let (world, manifest, options) = forty().await;
+        let (inner, left) = (Arc::clone(&world.dst), AtomicU64::new(0));
+        let down = down.start.as_bytes()..down.end.as_bytes();
+        let dst = Flipping { inner, key: b"", left, compares: true, down };
+        let src = Arc::clone(&world.src) as Arc<dyn Origin>;
+        world.sync_between(src, Arc::new(dst), &manifest, options).await.unwrap();
+        world.check(&manifest).await;
+        assert_eq!(world.dst.md5_puts.load(Ordering::SeqCst), sent);
+    }
 }
 
 // SEMANTICS: M4
