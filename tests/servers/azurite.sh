@@ -35,7 +35,7 @@ install() {
     packages
     echo "installing Azurite"
     mkdir -p "$BIN"
-    npm install --silent --no-audit --no-fund --ignore-scripts --omit=dev --before "$DEPENDENCIES_OF" \
+    npm install --loglevel=error --no-audit --no-fund --ignore-scripts --omit=dev --before "$DEPENDENCIES_OF" \
         --prefix "$AZURITE.$$" "azurite@$VERSION"
     # Renamed into place, so that an installation that was killed leaves no half of one.
     mv -T "$AZURITE.$$" "$AZURITE"
