@@ -151,7 +151,7 @@ pub struct JobState {
     pub counts: Counts,
 }
 
-/// Values that take effect once the pending writes have succeeded.
+/// The pending writes, and the values that take effect once they have succeeded.
 #[derive(Debug, Default)]
 pub struct Pending {
     /// The record and the status, if they are among the writes.
@@ -160,6 +160,8 @@ pub struct Pending {
     pub equipped: Option<u32>,
     /// [`JobState::files`].
     pub files: Option<(Facts, Seconds)>,
+    /// The weight of the pods that are created ([`weight`](crate::jobs::pod_turns::weight)).
+    pub pod_weight: usize,
     /// The writes are in flight. Completions that arrive earlier belong to a previous job of the same name.
     is_begun: bool,
 }
