@@ -7,7 +7,9 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use larder_dataset::manifest::{PackObject, PackedFile};
 use larder_dataset::{FileIndex, Location, ManifestBuilder};
-use larder_origin::{Depth, Faulty, InjectedFault, Md5Answer, ObjectInfo, Operation, OriginError, OriginUrl, Page, Version};
+use larder_origin::{
+    Depth, Faulty, InjectedFault, Md5Answer, ObjectInfo, Operation, OriginError, OriginUrl, Page, Version,
+};
 
 use super::*;
 use crate::import::{ImportOptions, import};
