@@ -37,7 +37,7 @@ pub struct PlaceReport {
     pub failures: u64,
 }
 
-/// What a store did with an object that was sent with its MD5.
+/// The answer of a store to an object that was sent with its MD5.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Md5Answer {
     /// It is stored as this version.
