@@ -23,10 +23,10 @@ fn of_container(container: &Container) -> impl Iterator<Item = (&str, u64)> {
 }
 
 /// The requests, and the limits of resources that are not requested here or elsewhere.
-fn with_limits<'r>(
-    resources: &'r ResourceRequirements,
+fn with_limits(
+    resources: &ResourceRequirements,
     is_requested_elsewhere: impl Fn(&str) -> bool,
-) -> impl Iterator<Item = (&'r str, u64)> {
+) -> impl Iterator<Item = (&str, u64)> {
     let requests = resources.requests.as_ref();
     let is_requested = move |name: &str| requests.is_some_and(|requests| requests.contains_key(name));
     let limits = resources.limits.iter().flatten();
