@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::admin::{Counters, Status};
-use crate::clusters::link::{Connect, Kubeconfigs};
+use crate::clusters::link::{Connect, Guarded};
 use crate::datasets::decide;
 use crate::datasets::{inline_registry, node_labels};
 use crate::execute::{Written, execute_all, imports, warming};
@@ -88,8 +88,14 @@ pub struct Config {
     pub admin_address: Option<AdminAddress>,
 }
 
-/// Runs until `stop`. Losing the Lease is an error, after which the process must exit.
-pub async fn run(client: Client, config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+/// Runs until `stop`. Other clusters are those that `connect` makes clients of. Losing the Lease is an error, after
+/// which the process must exit.
+pub async fn run(
+    client: Client,
+    connect: Arc<dyn Connect>,
+    config: Config,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let counters = Arc::new(Counters::default());
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
     if let Some(at) = config.admin_address.clone() {
@@ -108,9 +114,11 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     };
     counters.leading.store(true, Ordering::Relaxed);
     let (holding, acting) = (stop.clone(), stop.clone());
+    // A process that does not hold the Lease writes neither in this cluster nor in others.
     let client = election.guard(client);
+    let connect = Arc::new(Guarded { connect, election: election.clone() });
     tasks.spawn(async move { election.hold(since, holding).await });
-    tasks.spawn(act(client, config, counters, acting));
+    tasks.spawn(act(client, connect, config, counters, acting));
     // The first task that ends also ends the process: without its Lease a controller must not act, and without its loop
     // it must not lead.
     while let Some(ended) = tasks.join_next().await {
@@ -122,19 +130,9 @@ pub async fn run(client: Client, config: Config, stop: CancellationToken) -> any
     Ok(())
 }
 
-/// Watches the cluster and acts on it until `stop`. The caller ensures that no other controller acts.
+/// Watches the cluster and acts on it until `stop`. Other clusters are those that `connect` makes clients of. The
+/// caller ensures that no other controller acts.
 pub async fn act(
-    client: Client,
-    config: Config,
-    counters: Arc<Counters>,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    let kubeconfigs = Arc::new(Kubeconfigs(client.clone()));
-    act_with(client, kubeconfigs, config, counters, stop).await
-}
-
-/// As [`act`], with other clusters that `connect` makes clients of.
-pub async fn act_with(
     client: Client,
     connect: Arc<dyn Connect>,
     config: Config,

@@ -182,8 +182,9 @@ impl Written {
             (Done::Found(object), _) => self.objects.push((write.kind, *object, true)),
             (Done::Object(object), change) => {
                 let asks = |spec: Option<&Value>| spec.is_some_and(|spec| !spec["schedulingGroup"].is_null());
-                if let Change::Make(fields) = &change
-                    && asks(fields.get("spec"))
+                if write.kind == Kind::Pod
+                    && let Change::Make(text) = &change
+                    && serde_json::from_str::<Value>(text).is_ok_and(|made| asks(made.get("spec")))
                 {
                     self.drops_groups |= object.parse().is_ok_and(|object| !asks(object.data.get("spec")));
                 }

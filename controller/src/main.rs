@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
 use k8s_openapi::api::core::v1::Pod;
+use larder_controller::clusters::link::Kubeconfigs;
 use larder_controller::{Config, run};
 use larder_dataset::Chain;
 use larder_dataset::size::parse_duration;
@@ -128,7 +130,8 @@ async fn start(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     };
     let config = args.into_config(image);
     info!(?config, "settings");
-    run(client, config, stop).await
+    let kubeconfigs = Arc::new(Kubeconfigs(client.clone()));
+    run(client, kubeconfigs, config, stop).await
 }
 
 /// The image of this process's pod. An overlay that renames the image of the Deployment thus renames it everywhere.

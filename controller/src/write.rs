@@ -11,6 +11,7 @@ use larder_kube::api::{
 use larder_kube::core::Status;
 use larder_kube::unparsed::Unparsed;
 use larder_kube::{Client, Error};
+use serde::Serialize;
 use serde_json::Value;
 
 use larder_kube::kinds::Kind;
@@ -52,10 +53,11 @@ pub enum Change {
     /// Creates an object. It is an error if an object of that name exists, unless the kind is Event.
     Create(Value),
     /// Creates an object. An existing object of that name is accepted if it has the same owner and job label. Secrets
-    /// cannot be read, so any Secret of that name is accepted.
-    Make(Value),
-    /// A dry run that creates an object.
-    Try(Value),
+    /// cannot be read, so any Secret of that name is accepted. Many of these wait to be written, pods above all, so
+    /// they are texts ([`to_text`]): the tree of an object can be fifty times as large.
+    Make(Box<str>),
+    /// A dry run that creates an object, which is a text as well.
+    Try(Box<str>),
     /// Deletes the object with this uid.
     Delete(String),
 }
@@ -92,6 +94,11 @@ impl Write {
             Change::Delete(_) => "delete",
         }
     }
+}
+
+/// The text of an object that is to be created.
+pub fn to_text(object: &impl Serialize) -> Box<str> {
+    serde_json::to_string(object).expect("an object is JSON").into_boxed_str()
 }
 
 /// True for an error that a retry does not change: another object has the name, or a quota or a policy rejects the
@@ -132,15 +139,17 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
     let apply = apply_as(FIELD_MANAGER);
     let merge = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let done = match &write.change {
-        Change::Apply(fields) => api.patch(name, &apply, &Patch::Apply(typed(write, fields))).await,
-        Change::ApplyStatus(fields) => api.patch_status(name, &apply, &Patch::Apply(typed(write, fields))).await,
+        Change::Apply(fields) => api.patch(name, &apply, &Patch::Apply(typed(write, fields.clone()))).await,
+        Change::ApplyStatus(fields) => {
+            api.patch_status(name, &apply, &Patch::Apply(typed(write, fields.clone()))).await
+        }
         Change::ApplyStatusAs(manager, fields) => {
-            api.patch_status(name, &apply_as(manager), &Patch::Apply(typed(write, fields))).await
+            api.patch_status(name, &apply_as(manager), &Patch::Apply(typed(write, fields.clone()))).await
         }
         Change::Merge(fields) => api.patch(name, &merge, &Patch::Merge(fields)).await,
         Change::MergeStatus(fields) => api.patch_status(name, &merge, &Patch::Merge(fields)).await,
         Change::Create(fields) => {
-            let object = Unparsed::of(&typed(write, fields)).map_err(Error::SerdeError)?;
+            let object = Unparsed::of(&typed(write, fields.clone())).map_err(Error::SerdeError)?;
             let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
             match api.create(&params, &object).await {
                 // An Event is written once, so it may exist. For other kinds, an existing object is an error until the
@@ -151,8 +160,8 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
                 created => created,
             }
         }
-        Change::Make(fields) => {
-            let object = Unparsed::of(&typed(write, fields)).map_err(Error::SerdeError)?;
+        Change::Make(text) => {
+            let object = described(write, text).map_err(Error::SerdeError)?;
             let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
             match api.create(&params, &object).await {
                 Err(Error::Api(status)) if status.reason == "AlreadyExists" && write.kind == Kind::Secret => {
@@ -169,8 +178,8 @@ pub async fn execute(client: &Client, write: &Write) -> Result<Done, Error> {
                 made => made,
             }
         }
-        Change::Try(fields) => {
-            let object = Unparsed::of(&typed(write, fields)).map_err(Error::SerdeError)?;
+        Change::Try(text) => {
+            let object = described(write, text).map_err(Error::SerdeError)?;
             api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await?;
             return Ok(Done::Nothing);
         }
@@ -199,9 +208,13 @@ fn part_of(object: &DynamicObject) -> (&str, &str) {
     (owner, labels.and_then(|labels| labels.get(JOB_LABEL)).map_or("", String::as_str))
 }
 
-/// Adds the type and the name of the object to the fields.
-fn typed(write: &Write, fields: &Value) -> Value {
-    let mut object = fields.clone();
+/// The object that a text describes. Only here is it a tree.
+fn described(write: &Write, text: &str) -> Result<Unparsed, serde_json::Error> {
+    Unparsed::of(&typed(write, serde_json::from_str(text)?))
+}
+
+/// Adds the type and the name of the object to its fields.
+fn typed(write: &Write, mut object: Value) -> Value {
     object["apiVersion"] = write.kind.api_version().into();
     object["kind"] = write.kind.name().into();
     object["metadata"]["name"] = write.name.clone().into();

@@ -55,7 +55,7 @@ pub use crate::limit::LimitUsage;
 pub use crate::listing::{Depth, ListedLink, ObjectInfo, Page, Skipped};
 pub use crate::object::writer::UPLOAD_PART_BYTES;
 pub use crate::open::open;
-pub use crate::origin::{Origin, PlaceReport, Sink};
+pub use crate::origin::{Md5Answer, Origin, PlaceReport, Sink};
 pub use crate::rate::Rate;
 pub use crate::session::Sessions;
 pub use crate::shared_limits::{CONCURRENCY, RateCaps, SharedLimits};

@@ -37,6 +37,17 @@ pub struct PlaceReport {
     pub failures: u64,
 }
 
+/// The answer of a store to an object that was sent with its MD5.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Md5Answer {
+    /// It is stored as this version.
+    Stored(Version),
+    /// The store has found that the bytes have another MD5.
+    Differs,
+    /// The store does not write this way.
+    Refused,
+}
+
 /// A store of objects. All methods may be called concurrently and are cancel-safe. A cancelled `put` may or may not
 /// have taken effect.
 #[async_trait]
@@ -97,11 +108,10 @@ pub trait Origin: Send + Sync + fmt::Debug + 'static {
     /// Writes a whole object and returns its version. Readers see either the whole object or none of it.
     async fn put(&self, key: &[u8], bytes: Bytes) -> Result<Version, OriginError>;
 
-    /// Writes a whole object if the store itself finds that its bytes have this MD5, and returns its version. `None` if
-    /// the store refused: the bytes have another MD5, or the store does not write this way. Makes one attempt. After
-    /// `None` and after an error, the caller compares the bytes and uses `put`.
-    async fn put_with_md5(&self, _key: &[u8], _bytes: Bytes, _md5: &[u8; 16]) -> Result<Option<Version>, OriginError> {
-        Ok(None)
+    /// Writes a whole object if the store itself finds that its bytes have this MD5. Makes one attempt. If the object is
+    /// not stored, the caller compares the bytes and uses `put`.
+    async fn put_with_md5(&self, _key: &[u8], _bytes: Bytes, _md5: &[u8; 16]) -> Result<Md5Answer, OriginError> {
+        Ok(Md5Answer::Refused)
     }
 
     /// Writes an object of any size in constant memory. Readers see it once the stream has ended. An error in the

@@ -44,7 +44,7 @@ use crate::limit::OriginLimit;
 use crate::listing::{Depth, ObjectInfo, Page};
 use crate::object::keys;
 use crate::object::writer::Writer;
-use crate::origin::{Origin, Sink};
+use crate::origin::{Md5Answer, Origin, Sink};
 use crate::retry::{AttemptError, Retry, RetryPolicy};
 use crate::url::{OriginUrl, Scheme};
 use crate::version::Version;
@@ -52,6 +52,7 @@ use body::malformed;
 use client::{S3Client, Target};
 use empty_pages::EmptyPages;
 use read::PartialRead;
+use refusal::BadDigest;
 
 /// The largest object that the store copies: of a larger one, the answer might take longer than an attempt may.
 const COPY_BYTES_MAX: u64 = 256 << 20;
@@ -245,9 +246,9 @@ impl Origin for S3Origin {
         }
     }
 
-    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Option<Version>, OriginError> {
+    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Md5Answer, OriginError> {
         if !self.client.writes_plainly {
-            return Ok(None);
+            return Ok(Md5Answer::Refused);
         }
         let full = self.full_key(key)?;
         // The same keys as `put`.
@@ -258,12 +259,16 @@ impl Origin for S3Origin {
         let retry = Retry::new(&RetryPolicy { attempt_timeout, ..self.policy.clone() }, key);
         match self.client.send(&retry, Method::PUT, key, &target, None, None).await {
             Ok(answer) => match headers::etag(answer.headers()) {
-                Some(version) => Ok(Some(version)),
-                None => Ok(Some(self.head(key).await?.version)),
+                Some(version) => Ok(Md5Answer::Stored(version)),
+                None => Ok(Md5Answer::Stored(self.head(key).await?.version)),
             },
-            Err(AttemptError::Final(OriginError::Invalid { what })) => {
-                tracing::debug!(%what, "not written with its MD5");
-                Ok(None)
+            Err(AttemptError::Final(OriginError::Unavailable { source })) if source.is::<BadDigest>() => {
+                Ok(Md5Answer::Differs)
+            }
+            // A policy may forbid bodies that are not signed.
+            Err(AttemptError::Final(error @ (OriginError::Invalid { .. } | OriginError::Denied { .. }))) => {
+                tracing::debug!(%error, "not written with its MD5");
+                Ok(Md5Answer::Refused)
             }
             Err(AttemptError::Final(error) | AttemptError::Retryable(error)) => Err(error),
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_dataset::VersionTag;
-use larder_origin::{Depth, Origin, OriginConfig, OriginError, Version, open};
+use larder_origin::{Depth, Md5Answer, Origin, OriginConfig, OriginError, Version, open};
 use larder_s3_server::{S3Server, S3ServerConfig};
 use larder_testkit::{Fault, FaultProxy, RequestHead, seeded_bytes};
 
@@ -289,14 +289,19 @@ async fn a_byte_that_is_flipped_on_its_way_is_not_stored_under_the_md5_of_what_w
     let (md5, _) = VersionTag::ETag(tag.into()).md5().expect("an MD5");
     let put = async || bench.origin.put_with_md5(b"new", bench.bytes.clone().into(), &md5).await;
     bench.break_next(1, Fault::FlipBody);
-    assert_eq!(put().await.expect("a refusal"), None);
+    assert_eq!(put().await.expect("an answer"), Md5Answer::Differs);
     let head = bench.origin.head(b"new").await;
     assert!(matches!(head, Err(OriginError::NotFound { .. })), "{head:?}");
     // Whether a server in trouble compares bytes is not known.
     bench.break_next(1, Fault::Status { status: 503, code: "SlowDown" });
     let busy = put().await;
     assert!(matches!(busy, Err(OriginError::Busy { .. })), "{busy:?}");
-    assert_eq!(put().await.expect("an answer"), Some(bench.version.clone()));
+    // It may refuse to write this way, which says nothing about the bytes.
+    for (status, code) in [(400, "InvalidRequest"), (403, "AccessDenied"), (501, "NotImplemented")] {
+        bench.break_next(1, Fault::Status { status, code });
+        assert_eq!(put().await.expect("an answer"), Md5Answer::Refused);
+    }
+    assert_eq!(put().await.expect("an answer"), Md5Answer::Stored(bench.version.clone()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

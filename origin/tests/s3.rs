@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use larder_origin::{Depth, Env, Origin, OriginConfig, OriginError, Version, open};
+use larder_origin::{Depth, Env, Md5Answer, Origin, OriginConfig, OriginError, Version, open};
 use larder_s3_server::{S3Server, S3ServerConfig};
 
 async fn server() -> S3Server {
@@ -113,11 +113,12 @@ async fn a_server_stores_bytes_only_under_their_own_md5() {
     let server = server().await;
     let origin = origin("s3://bucket/pre fix+%", &config(&server));
     let refused = origin.put_with_md5(b"a b/c", "hellO".into(), &MD5_OF_HELLO).await.expect("an answer");
-    assert_eq!(refused, None);
+    assert_eq!(refused, Md5Answer::Differs);
     assert!(matches!(origin.head(b"a b/c").await, Err(OriginError::NotFound { .. })), "nothing was stored");
     let stored = origin.put_with_md5(b"a b/c", "hello".into(), &MD5_OF_HELLO).await.expect("an answer");
-    assert_eq!(stored, Some(Version::ETag("\"5d41402abc4b2a76b9719d911017c592\"".into())));
-    assert_eq!(origin.read(b"a b/c", 0..5, stored.as_ref()).await.expect("read"), "hello");
+    let version = Version::ETag("\"5d41402abc4b2a76b9719d911017c592\"".into());
+    assert_eq!(stored, Md5Answer::Stored(version.clone()));
+    assert_eq!(origin.read(b"a b/c", 0..5, Some(&version)).await.expect("read"), "hello");
 }
 
 #[tokio::test]
@@ -131,7 +132,7 @@ async fn objects_that_need_headers_of_object_store_are_not_written_without_them(
         let mut config = config(&server);
         config.env.set(name, value);
         let stored = origin("s3://bucket", &config).put_with_md5(b"k", "hello".into(), &MD5_OF_HELLO).await;
-        assert!(matches!(stored, Ok(None)), "{name}: {stored:?}");
+        assert!(matches!(stored, Ok(Md5Answer::Refused)), "{name}: {stored:?}");
     }
     assert_eq!(server.counters().puts, 0);
 }

@@ -7,17 +7,18 @@
 //! kernel, whatever the number of datasets. Of those that write blocks it holds at most [`WRITERS_MOST`], or as many as
 //! another disk has at once, and none that came after it was known to hold them.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
 
 use crate::buffer;
-use crate::folder::Abilities;
+use crate::folder::{Abilities, FileId};
 use crate::free_share::FreeShare;
 use crate::health::Health;
 use crate::pulse::{self, Progress, Pulse};
@@ -51,6 +52,8 @@ pub(crate) struct Disk {
     pub(crate) free_share: FreeShare,
     /// Held while a file gets an attribute.
     marking: Mutex<()>,
+    /// How often files were found cut off by another process: of those, which are few.
+    cuts: Mutex<HashMap<FileId, u32>>,
     /// None if the store has no other disk: then every read and write must wait for this one.
     shared_load: Option<Load>,
 }
@@ -94,6 +97,7 @@ impl Disk {
             health,
             free_share: FreeShare::new(dir.to_owned(), keep_free_percent),
             marking: Mutex::default(),
+            cuts: Mutex::default(),
             shared_load: (!is_only).then(load),
         });
         disk.watch();
@@ -182,6 +186,18 @@ impl Disk {
                 Err(TryLockError::WouldBlock) => return None,
             }
         }
+    }
+
+    /// Notes that another process has cut a file off.
+    pub(crate) fn note_cut(&self, file: FileId) {
+        let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
+        let cuts = cuts.entry(file).or_default();
+        *cuts = cuts.wrapping_add(1);
+    }
+
+    /// How often a file was found cut off.
+    pub(crate) fn cuts_of(&self, file: FileId) -> u32 {
+        self.cuts.lock().unwrap_or_else(PoisonError::into_inner).get(&file).copied().unwrap_or(0)
     }
 
     /// How many threads more than a few would write to the disk with another one.

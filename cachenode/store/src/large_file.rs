@@ -64,8 +64,15 @@ const MAKE_PAUSE: Duration = Duration::from_millis(1);
 /// The most bytes that a check reads at once.
 const CHECKED_BYTES: u32 = 1 << 20;
 
-/// A file, and when it was made, if that is known: another one may get the number of a file that was deleted.
-type Identity = (FileId, Option<SystemTime>);
+/// A file as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    id: FileId,
+    /// When it was made, if that is known: another file may get the number of one that was deleted.
+    made: Option<SystemTime>,
+    /// How often it was found cut off by another process: it has its size again, and zeros where bytes were.
+    cuts: u32,
+}
 
 /// Why pages cannot be read.
 #[derive(Debug)]
@@ -86,8 +93,6 @@ pub(crate) struct LargeFile {
     pub(crate) pages: Arc<Pages>,
     file: File,
     path: PathBuf,
-    /// It had another size when it was opened.
-    was_resized: bool,
     /// Set by each use; a file that was not used for a while is closed first.
     was_used: AtomicBool,
 }
@@ -96,11 +101,9 @@ impl LargeFile {
     /// Opens a file, read-only if the disk does not allow writing. Errors: `NotFound` also if it is not a regular file.
     fn open(path: PathBuf, span: FileSpan, disk: &Arc<Disk>, pages: &Arc<Pages>) -> io::Result<Self> {
         // Checked before the open, because opening a device or a pipe can have side effects.
-        let about = std::fs::symlink_metadata(&path)?;
-        if !about.is_file() {
+        if !std::fs::symlink_metadata(&path)?.is_file() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let was_resized = about.len() != span.bytes;
         let flags = if disk.abilities.direct { libc::O_DIRECT } else { 0 };
         let open = |is_writable: bool| OpenOptions::new().read(true).write(is_writable).custom_flags(flags).open(&path);
         let file = match open(true) {
@@ -108,14 +111,14 @@ impl LargeFile {
             opened => {
                 let file = opened?;
                 // Another process has changed it. Pages that were cut off then fail verification.
-                if was_resized {
+                if note_cut(&file, &span, disk)? {
                     file.set_len(span.bytes)?;
                 }
                 file
             }
         };
         let (disk, pages) = (Arc::clone(disk), Arc::clone(pages));
-        Ok(Self { span, disk, pages, file, path, was_resized, was_used: AtomicBool::new(true) })
+        Ok(Self { span, disk, pages, file, path, was_used: AtomicBool::new(true) })
     }
 
     /// Fills `buffer` with the pages of a part of a block and verifies them. Returns the range of the part's bytes.
@@ -168,6 +171,7 @@ impl LargeFile {
     /// Writes pages of a block from `start` on and shows them as held. `bytes` begin at a multiple of 4 KiB of memory;
     /// the first `len` of them are the block's, and as many zeros follow as fill 4 KiB.
     pub(crate) fn write(&self, block: BlockIndex, start: u32, len: usize, bytes: &[u8]) -> io::Result<()> {
+        note_cut(&self.file, &self.span, &self.disk)?;
         let offset = self.span.offset_of(block) + u64::from(start);
         if len > PAGE_BYTES as usize {
             // Writers that do not fill a file's holes need not wait for each other. If this fails, so does the write.
@@ -275,11 +279,6 @@ impl LargeFile {
         }
     }
 
-    /// True if another process has cut the file off. A write of its end hides that.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.file.metadata().is_ok_and(|about| about.len() < self.span.bytes)
-    }
-
     /// True if other datasets may use the file.
     pub(crate) fn is_shared(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 1)
@@ -290,10 +289,22 @@ impl LargeFile {
         Ok(FileId::of(&self.file.metadata()?))
     }
 
-    fn identity(&self) -> io::Result<Identity> {
+    pub(crate) fn identity(&self) -> io::Result<Identity> {
         let about = self.file.metadata()?;
-        Ok((FileId::of(&about), about.created().ok()))
+        let id = FileId::of(&about);
+        Ok(Identity { id, made: about.created().ok(), cuts: self.disk.cuts_of(id) })
     }
+}
+
+/// Notes if another process has cut a file off, or made it longer. The caller then gives it its size again, or writes
+/// its end, which hides that: so it is noted before, for all datasets that link the file. True if it was.
+fn note_cut(file: &File, span: &FileSpan, disk: &Disk) -> io::Result<bool> {
+    let about = file.metadata()?;
+    let is_cut = about.len() != span.bytes;
+    if is_cut {
+        disk.note_cut(FileId::of(&about));
+    }
+    Ok(is_cut)
 }
 
 /// The large files of a dataset on one disk.
@@ -381,11 +392,9 @@ impl LargeFiles {
         checked.is_some_and(|checked| file.identity().is_ok_and(|file| file == checked))
     }
 
-    /// All pages of a file were found right.
-    pub(crate) fn note_checked(&self, file: &LargeFile) {
-        if let Ok(identity) = file.identity() {
-            self.checked().insert(file.span.first, identity);
-        }
+    /// All pages of a file were found right. `identity` is from before they were read.
+    pub(crate) fn note_checked(&self, span: &FileSpan, identity: Identity) {
+        self.checked().insert(span.first, identity);
     }
 
     /// Pages of a file may be wrong.
@@ -457,9 +466,6 @@ impl LargeFiles {
     }
 
     fn keep_open(&self, file: LargeFile) -> Arc<LargeFile> {
-        if file.was_resized {
-            self.uncheck(file.span.first);
-        }
         let file = Arc::new(file);
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= OPEN_MOST && !open.contains_key(&file.span.first) {
@@ -505,12 +511,13 @@ impl LargeFiles {
             let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE_FILE).open(path)?;
             file.set_len(span.bytes)
         };
-        let _writing = disk.write();
         let file = self.place(folder, span, make).map_err(|error| (Some(Arc::clone(disk)), error))?;
         // All of it will be written by this process, before the slots of all blocks say that they are in it. If another
         // process has deleted the file that was there, they may say so now.
-        if is_new() {
-            self.note_checked(&file);
+        if let Ok(identity) = file.identity()
+            && is_new()
+        {
+            self.note_checked(span, identity);
         }
         Ok(file)
     }
@@ -561,6 +568,8 @@ impl LargeFiles {
         span: &FileSpan,
         make: impl FnOnce(&Path) -> io::Result<()>,
     ) -> io::Result<Arc<LargeFile>> {
+        // If the disk hangs, those who wait for `making` see that it does.
+        let _writing = folder.disk.write();
         if folder.pages.get().is_none() {
             // Only the holder of `making` sets it, so it cannot be set already.
             let _ = folder.pages.set(Arc::new(Pages::open(&folder.table, &self.id, self.blocks)?));
@@ -626,6 +635,7 @@ impl LargeFiles {
             }
             self.close(first);
         }
+        let _writing = disk.write();
         std::fs::remove_file(folder.path(first))
     }
 
@@ -665,9 +675,10 @@ mod tests {
         span.bytes.next_multiple_of(4096) + to - from
     }
 
-    fn files_in(dir: &Path, direct: bool) -> LargeFiles {
+    /// `is_only`: the store has no other disk.
+    fn files_in(dir: &Path, direct: bool, is_only: bool) -> LargeFiles {
         let health = Health::new(Duration::from_secs(1), Duration::from_secs(1));
-        let disk = Disk::new(dir, Abilities { direct, free: true }, health, 0, true);
+        let disk = Disk::new(dir, Abilities { direct, free: true }, health, 0, is_only);
         let folder = SegmentFolder { path: dir.join("segments"), disk };
         LargeFiles::open(&[folder], &CacheId([1; 32]), 3).unwrap()
     }
@@ -687,7 +698,7 @@ mod tests {
         ];
         for (nth, change) in changes.into_iter().enumerate() {
             let dir = tempfile::tempdir().unwrap();
-            let files = files_in(dir.path(), false);
+            let files = files_in(dir.path(), false, true);
             let made = files.find_or_make(&span, || true).unwrap();
             assert!(files.has_checked(&made));
             // As others are opened, it is closed.
@@ -703,10 +714,25 @@ mod tests {
     fn a_file_is_lent_only_where_it_can_be_read_past_the_page_cache() {
         for direct in [true, false] {
             let dir = tempfile::tempdir().unwrap();
-            let files = files_in(dir.path(), direct);
+            let files = files_in(dir.path(), direct, true);
             let file = files.find_or_make(&FileSpan { first: BlockIndex(0), bytes: 3 * BLOCK_BYTES }, || true).unwrap();
             assert_eq!(file.lend(&"0".repeat(BOOT_ID_BYTES)).is_ok(), direct);
         }
+    }
+
+    // SEMANTICS: C20, C21
+    #[test]
+    fn a_disk_that_hangs_while_a_file_is_made_or_linked_is_known_to_hold_writers() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = files_in(dir.path(), false, false);
+        let (folder, span) = (&files.folders[0], FileSpan { first: BlockIndex(0), bytes: 3 * BLOCK_BYTES });
+        let make = |path: &Path| {
+            folder.disk.stall();
+            assert!(folder.disk.holds_writers());
+            File::create_new(path)?.set_len(span.bytes)
+        };
+        files.place(folder, &span, make).unwrap();
+        assert!(!folder.disk.holds_writers());
     }
 
     #[test]

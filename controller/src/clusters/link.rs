@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, StreamExt, TryFutureExt};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::Secret;
 use larder_api::names::{
@@ -23,6 +23,7 @@ use larder_kube::api::{
 use larder_kube::fields::label;
 use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
+use larder_kube::lease::Election;
 use larder_kube::unparsed::Unparsed;
 use larder_kube::watch::{Turns, Update, Watched, listen, refusal};
 use larder_kube::{Client, Error, with_kubeconfig};
@@ -98,6 +99,20 @@ impl Connect for Kubeconfigs {
             Ok((client, account.unwrap_or_default()))
         }
         .boxed()
+    }
+}
+
+/// Makes clients that only read while this process does not lead. One that was paused, and has a successor by now,
+/// would otherwise set the lease of this home in another cluster back, and that cluster would end the home's jobs.
+pub struct Guarded {
+    pub connect: Arc<dyn Connect>,
+    pub election: Election,
+}
+
+impl Connect for Guarded {
+    fn connect<'a>(&'a self, secret: &'a str) -> BoxFuture<'a, Result<(Client, String), Lost>> {
+        let connected = self.connect.connect(secret);
+        connected.map_ok(move |(client, account)| (self.election.guard(client), account)).boxed()
     }
 }
 

@@ -7,7 +7,7 @@ use larder_api::training_job::checked::CheckedRole;
 
 use crate::jobs::objects::JobObject;
 use crate::jobs::render::{Facts, Place, Rendered, Renderer};
-use crate::write::{Change, Write};
+use crate::write::{Change, Write, to_text};
 use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
 
@@ -77,7 +77,7 @@ pub fn requests(object: &JobObject, kind: &CheckedType, image: &str) -> Vec<Writ
         // Attempts start at 1, so attempt 0 never collides with an existing pod.
         let pod = renderer.pod(&role.name, 0, 0, &Place::default()).ok()?;
         let name = pod.metadata.name.clone()?;
-        Some(Write::new(Kind::Pod, &key.namespace, &name, Change::Try(serde_json::to_value(&pod).ok()?)))
+        Some(Write::new(Kind::Pod, &key.namespace, &name, Change::Try(to_text(&pod))))
     };
     job.roles.iter().filter_map(write).collect()
 }

@@ -116,6 +116,9 @@ pub struct JobState {
     pub status: TrainingJobStatus,
     /// When the status was written last.
     pub written_at: Seconds,
+    /// Since when the written status says why the job waits. Of a status that an earlier process has written, only the
+    /// time at which this one has read it is known.
+    pub said_since: Seconds,
     /// Writes for the job are pending or in flight. Nothing is decided about it until they complete.
     pub pending: Option<Pending>,
     /// A write that was rejected or got no answer is not retried before this time, unless another decision is made.
@@ -148,7 +151,7 @@ pub struct JobState {
     pub counts: Counts,
 }
 
-/// Values that take effect once the pending writes have succeeded.
+/// The pending writes, and the values that take effect once they have succeeded.
 #[derive(Debug, Default)]
 pub struct Pending {
     /// The record and the status, if they are among the writes.
@@ -157,6 +160,8 @@ pub struct Pending {
     pub equipped: Option<u32>,
     /// [`JobState::files`].
     pub files: Option<(Facts, Seconds)>,
+    /// The weight of the pods that are created ([`weight`](crate::jobs::pod_turns::weight)).
+    pub pod_weight: usize,
     /// The writes are in flight. Completions that arrive earlier belong to a previous job of the same name.
     is_begun: bool,
 }
@@ -204,7 +209,8 @@ impl JobState {
         // A new job waits since its creation. The API server's clock may be ahead of this process's.
         record.state.since = record.state.since.max(Seconds(object.meta.created).min(now));
         let written = object.status.record.is_some().then(|| record.gist());
-        Self { uid: object.meta.uid.clone(), record, written, status: object.status.clone(), ..Self::default() }
+        let (uid, status) = (object.meta.uid.clone(), object.status.clone());
+        Self { uid, record, written, status, said_since: now, ..Self::default() }
     }
 
     /// Determines the requirements of its pods if they are unknown. A pod that could not be rendered is not rendered
@@ -252,6 +258,9 @@ impl JobState {
     pub fn end(&mut self, succeeded: bool, wrote_status: bool, refused: Option<String>, now: Seconds) {
         let Some(pending) = self.pending.take_if(|pending| pending.is_begun) else { return };
         if wrote_status && let Some((record, status)) = pending.status {
+            if status.waiting_for != self.status.waiting_for {
+                self.said_since = now;
+            }
             (self.written, self.status, self.written_at) = (Some(record), status, now);
         }
         self.refused = refused;

@@ -1,21 +1,28 @@
-//! The turns in which jobs create their pods: further jobs have theirs once writers have taken these pods, which bounds
-//! the memory for pods that wait to be written.
+//! The turns in which jobs create their pods, which bound the memory for pods that wait for a writer or are being
+//! written. Such pods are texts. Those of all jobs have 16 MiB at most, and one pod more for each namespace.
 
 use std::collections::BTreeMap;
 
+use crate::jobs::job_state::JobState;
 use crate::write::{Change, Write};
 use larder_kube::key::Key;
 use larder_kube::kinds::Kind;
 
-/// While this many pods wait for a writer, no further job of their namespaces has its turn.
-const PODS_MAX: usize = 2048;
+/// A pod has a weight of 1 for every so many bytes of its text, rounded up. Most pods have fewer.
+const BYTES: usize = 8 << 10;
 
-/// Jobs of a namespace have their turn while fewer of its pods wait than this many times the pods that may be added.
-/// One namespace alone thus gets three quarters of [`PODS_MAX`], and the next one three quarters of the rest.
+/// The weight that all pods may have that are not written yet.
+const MOST: usize = 2048;
+
+/// The weight that the pods of one turn of a job may have. Its other pods follow in later turns.
+const TURN: usize = 256;
+
+/// The pods of a namespace may weigh up to this many times as much as is left for all others. One namespace alone thus
+/// gets three quarters of [`MOST`], and the next one three quarters of the rest.
 const SHARE: usize = 3;
 
-/// The numbers of pods that wait for a writer. Pods of one namespace may wait for long, for example because a webhook
-/// for them does not answer, and must not keep all others waiting.
+/// The weight of the pods that are not written yet. Pods of one namespace may wait for long, for example because a
+/// webhook for them does not answer, and must not keep all others waiting.
 #[derive(Debug, Default)]
 pub struct PodTurns {
     all: usize,
@@ -23,49 +30,79 @@ pub struct PodTurns {
 }
 
 impl PodTurns {
-    /// Counts the pods among the writes that wait for a writer, by job.
-    pub fn new(ready: &BTreeMap<Key, Vec<Write>>) -> Self {
+    /// Counts the pods among the writes that wait for a writer, by job, and among those in flight.
+    pub fn new(ready: &BTreeMap<Key, Vec<Write>>, job_states: &BTreeMap<Key, JobState>) -> Self {
         let mut turns = Self::default();
-        ready.iter().for_each(|(job, writes)| turns.add(job, writes));
+        for (job, writes) in ready {
+            turns.add(&job.namespace, weight(writes));
+        }
+        for (job, job_state) in job_states {
+            if let Some(pending) = &job_state.pending
+                && !ready.contains_key(job)
+            {
+                turns.add(&job.namespace, pending.pod_weight);
+            }
+        }
         turns
     }
 
-    /// Counts the pods among further writes of a job.
-    pub fn add(&mut self, job: &Key, writes: &[Write]) {
-        let is_new_pod = |write: &&Write| write.kind == Kind::Pod && matches!(write.change, Change::Make(_));
-        let pods = writes.iter().filter(is_new_pod).count();
-        self.all += pods;
-        *self.by_namespace.entry(job.namespace.clone()).or_default() += pods;
+    /// Counts further pods of a namespace.
+    pub fn add(&mut self, namespace: &str, weight: usize) {
+        self.all += weight;
+        *self.by_namespace.entry(namespace.to_owned()).or_default() += weight;
     }
 
-    /// True if it is the turn of a job of this namespace. It always is while none of the namespace's pods wait, so that
-    /// many namespaces whose pods wait do not keep it waiting either.
-    pub fn is_turn_of(&self, namespace: &str) -> bool {
+    /// The weight that is left for the pods of a job of this namespace; 0 if it is not its turn. The last of these pods
+    /// may exceed it. While none of the namespace's pods wait, it may create one, so that many namespaces whose pods
+    /// wait do not keep it waiting either.
+    pub fn room(&self, namespace: &str) -> usize {
         let own = self.by_namespace.get(namespace).copied().unwrap_or(0);
-        own == 0 || own < SHARE * PODS_MAX.saturating_sub(self.all)
+        let free = MOST.saturating_sub(self.all);
+        let room = (SHARE * free).saturating_sub(own) / (SHARE + 1);
+        room.clamp(usize::from(own == 0), TURN)
     }
+}
+
+/// The weight of the pods that are created by these writes.
+pub fn weight(writes: &[Write]) -> usize {
+    let of_write = |write: &Write| match &write.change {
+        Change::Make(text) if write.kind == Kind::Pod => pod_weight(text),
+        _ => 0,
+    };
+    writes.iter().map(of_write).sum()
+}
+
+/// The weight of a pod with this text.
+pub fn pod_weight(text: &str) -> usize {
+    text.len().div_ceil(BYTES).max(1)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn writes(pods: usize) -> Vec<Write> {
-        let pod = |at: usize| Write::new(Kind::Pod, "", &at.to_string(), Change::Make(json!({})));
-        let other = Write::new(Kind::Pod, "", "other", Change::Delete(String::new()));
-        (0..pods).map(pod).chain([other]).collect()
-    }
 
     // SEMANTICS: J16
     #[test]
     fn pods_of_one_namespace_that_wait_leave_turns_to_others() {
-        let mut turns = PodTurns::new(&BTreeMap::from([(Key::new("hangs", "one"), writes(1_535))]));
-        assert!(turns.is_turn_of("hangs"));
-        turns.add(&Key::new("hangs", "two"), &writes(1));
-        assert!(!turns.is_turn_of("hangs") && turns.is_turn_of("other"));
-        turns.add(&Key::new("other", "one"), &writes(512));
-        assert!(!turns.is_turn_of("other") && turns.is_turn_of("third"));
+        let mut turns = PodTurns::default();
+        turns.add("hangs", 1_535);
+        assert_eq!(turns.room("hangs"), 1);
+        turns.add("hangs", 1);
+        assert_eq!((turns.room("hangs"), turns.room("other")), (0, TURN));
+        turns.add("other", 320);
+        assert_eq!((turns.room("other"), turns.room("third")), (64, 144));
+        turns.add("other", 192);
+        assert_eq!((turns.room("other"), turns.room("third")), (0, 1), "one pod");
+    }
+
+    #[test]
+    fn pods_that_are_created_weigh_as_much_as_their_texts() {
+        let pod = |bytes: usize| Write::new(Kind::Pod, "", "pod", Change::Make("x".repeat(bytes).into()));
+        let others = [
+            Write::new(Kind::Pod, "", "gone", Change::Delete(String::new())),
+            Write::new(Kind::ConfigMap, "", "files", Change::Make("{}".into())),
+        ];
+        assert_eq!(weight(&others), 0);
+        assert_eq!(weight(&[pod(2), pod(BYTES), pod(BYTES + 1)]), 4);
     }
 }

@@ -1,7 +1,7 @@
 //! Queues in the form that decisions need, and their status.
 
 use std::borrow::Borrow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use larder_api::quantity::words::number;
@@ -87,22 +87,28 @@ pub fn problem(object: &QueueObject, queue: &Queue, names: &BTreeSet<&str>, flav
 /// The status of a queue, without its condition.
 pub fn status(object: &QueueObject, queue: &Queue, jobs: &[impl Borrow<Job>], leftover: &[LeftoverPod]) -> QueueStatus {
     let mut status = QueueStatus { observed_generation: Some(object.generation), ..QueueStatus::default() };
-    let mut used = Amounts::default();
+    // Pods may request thousands of other resources, each of them different ones.
+    let mut used: BTreeMap<&str, u64> = queue.quotas.keys().map(|name| (name.as_str(), 0)).collect();
+    let mut add = |charges: &Amounts| {
+        for (name, used) in &mut used {
+            *used = used.saturating_add(charges.get(name));
+        }
+    };
     for job in jobs.iter().map(Borrow::borrow).filter(|job: &&Job| job.queue == queue.name) {
         if job.is_admitted() {
             status.running += 1;
-            used.add(&job.charges(|at, _| job.granted(at)), 1);
+            add(&job.charges(|at, _| job.granted(at)));
         } else {
             status.waiting += 1;
         }
-        used.add(&job.leaving(), 1);
+        add(&job.leaving());
     }
     for pod in leftover.iter().filter(|pod| pod.queue == queue.name) {
-        used.add(&pod.charges(), 1);
+        add(&pod.charges());
     }
     for (name, quota) in &queue.quotas {
         let (resource, flavor) = split(name);
-        let used = used.get(name);
+        let used = used[name.as_str()];
         let borrowed = used.saturating_sub(quota.nominal);
         let usage = Usage { used: quantity(resource, used), borrowed: quantity(resource, borrowed) };
         let all = match flavor {
@@ -112,7 +118,7 @@ pub fn status(object: &QueueObject, queue: &Queue, jobs: &[impl Borrow<Job>], le
         all.insert(resource.to_owned(), usage);
     }
     let shown = queue.quotas.iter().map(|(resource, quota)| {
-        format!("{resource} {}/{}", number(resource, used.get(resource)), number(resource, quota.nominal))
+        format!("{resource} {}/{}", number(resource, used[resource.as_str()]), number(resource, quota.nominal))
     });
     status.shown = Some(shown.collect::<Vec<_>>().join(", ")).filter(|shown| !shown.is_empty());
     status

@@ -17,7 +17,7 @@ use crate::jobs::job_state::JobState;
 use crate::jobs::leftover_pods::{self, Accounting};
 use crate::jobs::plan::Cluster;
 use crate::jobs::pod_decisions::Decisions;
-use crate::jobs::pod_turns::PodTurns;
+use crate::jobs::pod_turns::{self, PodTurns};
 use crate::jobs::pod_waits::PodWaits;
 use crate::jobs::queue::{self, Job, LeftoverPod, Queue};
 use crate::jobs::queued_pods;
@@ -61,6 +61,7 @@ pub fn round(
     let mut again = Earliest::default();
     remember(view, job_states);
     forget(dry_runs, job_states);
+    let mut turns = PodTurns::new(&view.jobs.ready, job_states);
     let unmade = leftover_pods::unmade(view, job_states);
     let fences = view.jobs.jobs.iter().filter_map(|object| view.runs_until(object));
     again.extend(fences.filter(|until| *until > view.now).min());
@@ -121,19 +122,19 @@ pub fn round(
     }
     // Jobs that have been in their phase for longer create their pods first.
     decided.sort_by_key(Decided::since);
-    let mut turns = PodTurns::new(&view.jobs.ready);
     for mut job in decided {
         warm_requests.extend(job.warm_requests());
-        if job.creates_pods() && !turns.is_turn_of(&job.job.key().namespace) {
+        let room = turns.room(&job.job.key().namespace);
+        if room == 0 && job.creates_pods() {
             again.note(view.now + 1);
             if !job.hold_back(view.now) {
                 continue;
             }
         }
-        let written = job.write(view, numbers, draw);
+        let written = job.write(view, numbers, room, draw);
         again.extend(written.again.at());
         if !written.writes.is_empty() {
-            turns.add(&written.key, &written.writes);
+            turns.add(&written.key.namespace, pod_turns::weight(&written.writes));
             round.writes.push((written.key, written.writes));
         }
     }

@@ -25,7 +25,7 @@ use crate::events::write_event;
 use crate::jobs::condition::time;
 use crate::jobs::objects::JobObject;
 use crate::time::Seconds;
-use crate::write::{Change, Write};
+use crate::write::{Change, Write, to_text};
 use parameters::parameters;
 use tally::Tally;
 
@@ -295,7 +295,7 @@ impl<'a> View<'a> {
             "controller": true, "blockOwnerDeletion": true,
         });
         let metadata = json!({"labels": labels, "annotations": object.annotations, "ownerReferences": [owner]});
-        self.write(&self.name(number), Change::Make(json!({"metadata": metadata, "spec": spec})))
+        self.write(&self.name(number), Change::Make(to_text(&json!({"metadata": metadata, "spec": spec}))))
     }
 
     /// The deletions of the oldest ended trials, beyond those that are kept. Only trials that the written status has

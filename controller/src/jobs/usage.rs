@@ -44,18 +44,14 @@ impl Usage {
     /// Recomputes the total requests of the changed nodes' pods, including the `pods` resource.
     pub fn refresh(&mut self, pods: &Store<Pod>) {
         for node in std::mem::take(&mut self.stale) {
-            let here = self.pods.get(&node).into_iter().flatten().filter_map(|key| pods.get(key));
-            let mut used = Amounts::default();
-            let mut count = 0;
-            for pod in here {
-                used.add(&pod.requests, 1);
-                count += 1;
-            }
-            used.add(&[("pods", 1)].into_iter().collect(), count);
-            if count == 0 {
+            let keys = self.pods.get(&node).into_iter().flatten();
+            let here: Vec<&Pod> = keys.filter_map(|key| pods.get(key)).collect();
+            if here.is_empty() {
                 self.pods.remove(&node);
                 self.used.remove(&node);
             } else {
+                let mut used: Amounts = here.iter().map(|pod| &pod.requests).sum();
+                used.add(&[("pods", 1)].into_iter().collect(), here.len() as u64);
                 self.used.insert(node, used);
             }
         }

@@ -1,5 +1,6 @@
 //! The leader ends before another controller may act.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{client, new_api};
+use super::jobs::elsewhere::Others;
 
 // SEMANTICS: K15
 #[tokio::test(start_paused = true)]
@@ -56,33 +58,69 @@ async fn a_holder_that_is_answered_goes_on() {
     assert!(held.is_err(), "it holds it still");
 }
 
+/// Whether a client may create a ConfigMap with this name.
+async fn creates(maps: &Api<ConfigMap>, name: &str) -> bool {
+    let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    maps.create(&PostParams::default(), &ConfigMap { metadata, ..ConfigMap::default() }).await.is_ok()
+}
+
 // SEMANTICS: K15
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_was_paused_for_too_long_writes_nothing_more() {
     let api = new_api();
     let first = Election::new(client(&api), "larder-system", "larder-controller", "first");
     let maps: Api<ConfigMap> = Api::namespaced(first.guard(client(&api)), "larder-system");
-    let write = async |name: &str| {
-        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-        maps.create(&PostParams::default(), &ConfigMap { metadata, ..ConfigMap::default() }).await.is_ok()
-    };
-    assert!(!write("before").await, "it has not won the lease");
+    assert!(!creates(&maps, "before").await, "it has not won the lease");
     let since = first.win(|| {}).await;
-    assert!(write("won").await);
+    assert!(creates(&maps, "won").await);
     let holds = tokio::spawn({
         let first = first.clone();
         async move { first.hold(since, CancellationToken::new()).await }
     });
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(write("renewed").await);
+    assert!(creates(&maps, "renewed").await);
 
     // Nothing of the process runs meanwhile, so nothing has noticed yet.
     holds.abort();
     tokio::time::advance(Duration::from_secs(20)).await;
-    assert!(!write("paused").await);
+    assert!(!creates(&maps, "paused").await);
     let found = maps.list(&ListParams::default()).await.unwrap();
     let found: Vec<String> = found.items.into_iter().filter_map(|map| map.metadata.name).collect();
     assert_eq!(found, ["renewed", "won"]);
+}
+
+// SEMANTICS: K15
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_stops_writes_nothing_more_before_it_releases_the_lease() {
+    let api = new_api();
+    let first = Election::new(client(&api), "larder-system", "larder-controller", "first");
+    let maps: Api<ConfigMap> = Api::namespaced(first.guard(client(&api)), "larder-system");
+    let since = first.win(|| {}).await;
+    let stop = CancellationToken::new();
+    stop.cancel();
+    // The release is under way: it may take effect at any time.
+    api.hold_leases();
+    let mut holds = pin!(first.hold(since, stop));
+    assert!(tokio::time::timeout(Duration::from_secs(1), &mut holds).await.is_err(), "it waits for an answer");
+    assert!(!creates(&maps, "during").await);
+    holds.await.unwrap();
+    assert!(!creates(&maps, "after").await);
+    assert_eq!(api.writes(), [""; 0]);
+}
+
+// SEMANTICS: K15
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_finds_its_lease_taken_writes_nothing_more() {
+    let api = new_api();
+    let first = Election::new(client(&api), "larder-system", "larder-controller", "first");
+    let maps: Api<ConfigMap> = Api::namespaced(first.guard(client(&api)), "larder-system");
+    let since = first.win(|| {}).await;
+    api.change("leases", "larder-system", "larder-controller", |lease| {
+        lease["spec"]["holderIdentity"] = "second".into();
+    });
+    first.hold(since, CancellationToken::new()).await.unwrap_err();
+    assert!(!creates(&maps, "after").await);
+    assert_eq!(api.writes(), [""; 0]);
 }
 
 // SEMANTICS: P7
@@ -123,8 +161,8 @@ async fn the_loop_that_acts_beats_while_the_api_is_silent_and_not_once_it_hangs(
         node_lost_after: Duration::from_secs(60),
         admin_address: None,
     };
-    let counters = Arc::new(Counters::default());
-    let acts = act(client(&api), config, Arc::clone(&counters), CancellationToken::new());
+    let (others, counters) = (Arc::new(Others::default()), Arc::new(Counters::default()));
+    let acts = act(client(&api), others, config, Arc::clone(&counters), CancellationToken::new());
     let acts = tokio::spawn(acts);
     tokio::time::sleep(Duration::from_secs(3600)).await;
     let status = Status(counters);

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use larder_controller::Config;
 use larder_controller::admin::Counters;
-use larder_controller::control::act_with;
+use larder_controller::control::act;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -80,8 +80,8 @@ impl World {
         }
     }
 
-    fn start(&mut self) {
-        let config = Config {
+    fn config(&self) -> Config {
+        Config {
             image: "larder:test".into(),
             namespace: "larder-system".into(),
             identity: "test".into(),
@@ -90,11 +90,14 @@ impl World {
             keep_ended_jobs: self.keep_ended_jobs,
             node_lost_after: Duration::from_secs(60),
             admin_address: None,
-        };
+        }
+    }
+
+    fn start(&mut self) {
         self.counters = Arc::default();
-        let (client, counters) = (client(&self.api), Arc::clone(&self.counters));
+        let (client, config, counters) = (client(&self.api), self.config(), Arc::clone(&self.counters));
         let others = Arc::new(self.others.clone());
-        self.controller = Some(tokio::spawn(act_with(client, others, config, counters, CancellationToken::new())));
+        self.controller = Some(tokio::spawn(act(client, others, config, counters, CancellationToken::new())));
     }
 
     fn kill(&mut self) {

@@ -68,9 +68,9 @@ impl Election {
         Client::new(guarded, namespace)
     }
 
-    /// Records that the lease was acquired or renewed by a request that was sent at this time.
-    fn extend(&self, sent: Instant) {
-        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) = sent + GIVES_UP;
+    /// Sets when this process stops acting.
+    fn end_at(&self, ends: Instant) {
+        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) = ends;
     }
 
     /// Waits until this process holds the lease. Returns the time at which it sent the request that acquired it. Errors
@@ -85,7 +85,7 @@ impl Election {
             match tokio::time::timeout(REQUEST, self.try_to_acquire(&mut seen)).await {
                 Ok(Ok(true)) => {
                     info!(lease = self.name, identity = self.identity, "acquired the lease");
-                    self.extend(sent);
+                    self.end_at(sent + GIVES_UP);
                     return sent;
                 }
                 Ok(Ok(false)) | Err(_) => {}
@@ -128,7 +128,8 @@ impl Election {
         }
     }
 
-    /// Renews the lease, which was acquired at `since`, until `stop`. Then releases it.
+    /// Renews the lease, which was acquired at `since`, until `stop`. Then releases it. The clients of [`Self::guard`]
+    /// only read from then on.
     ///
     /// # Errors
     /// The lease was lost: another process has it, or it could not be renewed in time.
@@ -141,6 +142,8 @@ impl Election {
             tokio::select! {
                 () = tokio::time::sleep_until(ends.min(Instant::now() + pause)) => {}
                 () = stop.cancelled() => {
+                    // Another process takes a released lease at once, and this one may still begin writes.
+                    self.end_at(Instant::now());
                     let _ = tokio::time::timeout(REQUEST, self.renew(true)).await;
                     return Ok(());
                 }
@@ -150,9 +153,12 @@ impl Election {
             match tokio::time::timeout_at(ends.min(sent + REQUEST), self.renew(false)).await {
                 Ok(Ok(true)) => {
                     (renewed, pause) = (sent, EVERY);
-                    self.extend(sent);
+                    self.end_at(sent + GIVES_UP);
                 }
-                Ok(Ok(false)) => bail!("the lease {} was taken by another process", self.name),
+                Ok(Ok(false)) => {
+                    self.end_at(Instant::now());
+                    bail!("the lease {} was taken by another process", self.name);
+                }
                 Ok(Err(error)) => warn!(lease = self.name, %error, "cannot renew the lease; retrying"),
                 Err(_) => warn!(lease = self.name, "the API server did not answer in time"),
             }

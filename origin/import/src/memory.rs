@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::TryStreamExt;
 use futures::stream::BoxStream;
-use larder_origin::{Depth, Key, ObjectInfo, Origin, OriginError, OriginUrl, Page, Version};
+use larder_origin::{Depth, Key, Md5Answer, ObjectInfo, Origin, OriginError, OriginUrl, Page, Version};
 use md5::{Digest, Md5};
 
 /// Objects by key. Counts the calls, and fails them from a configured call on.
@@ -189,13 +189,13 @@ impl Origin for MemoryOrigin {
         Ok(etag_of(&bytes))
     }
 
-    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Option<Version>, OriginError> {
+    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Md5Answer, OriginError> {
         self.md5_puts.fetch_add(1, Ordering::SeqCst);
         let found: [u8; 16] = Md5::digest(&bytes).into();
         if found != *md5 && !self.ignores_md5.load(Ordering::SeqCst) {
-            return Ok(None);
+            return Ok(Md5Answer::Differs);
         }
-        self.put(key, bytes).await.map(Some)
+        self.put(key, bytes).await.map(Md5Answer::Stored)
     }
 
     async fn put_stream(

@@ -51,11 +51,14 @@ impl Refused<'_> {
             StatusCode::BAD_REQUEST if code == "RequestTimeout" => {
                 AttemptError::Retryable(OriginError::Unavailable { source: answer.into() })
             }
+            StatusCode::BAD_REQUEST if code == "BadDigest" => {
+                AttemptError::Final(OriginError::Unavailable { source: Box::new(BadDigest(answer)) })
+            }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 AttemptError::Retryable(OriginError::Busy { source: answer.into() })
             }
             status
-                if status.is_server_error()
+                if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
                     || status == StatusCode::REQUEST_TIMEOUT
                     || status == StatusCode::CONFLICT =>
             {
@@ -78,6 +81,11 @@ impl Refused<'_> {
     }
 }
 
+/// The server has compared the bytes of a request, and they have another digest than the request says.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) struct BadDigest(ErrorAnswer);
+
 /// True if the server refuses the keys themselves, and not what they were used for.
 pub(super) fn is_of_keys(body: &[u8]) -> bool {
     let codes = ["ExpiredToken", "InvalidToken", "InvalidTokenId", "InvalidAccessKeyId", "TokenRefreshRequired"];
@@ -89,7 +97,7 @@ pub(super) fn is_of_keys(body: &[u8]) -> bool {
 /// contains key ids and signed texts.
 #[derive(Debug, thiserror::Error)]
 #[error("the server answered {status} {code}{}{message}", if .message.is_empty() { "" } else { ": " })]
-struct ErrorAnswer {
+pub(super) struct ErrorAnswer {
     status: StatusCode,
     code: String,
     message: String,

@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use crate::error::OriginError;
 use crate::limit::{OriginLimit, Permit};
 use crate::listing::{Depth, ObjectInfo, Page};
-use crate::origin::{Origin, Sink};
+use crate::origin::{Md5Answer, Origin, Sink};
 use crate::urgency::Urgency;
 use crate::url::OriginUrl;
 use crate::version::Version;
@@ -133,7 +133,7 @@ impl Origin for Limited {
         self.call(key, 0, self.inner.put(key, bytes), |_| 0).await
     }
 
-    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Option<Version>, OriginError> {
+    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Md5Answer, OriginError> {
         self.call(key, 0, self.inner.put_with_md5(key, bytes, md5), |_| 0).await
     }
 

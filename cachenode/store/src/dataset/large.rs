@@ -101,8 +101,9 @@ impl Shared {
             return;
         }
         let Ok(Some(file)) = self.large.find(span) else { return };
+        let Ok(identity) = file.identity() else { return };
         if span.blocks().all(|block| !self.is_stopped() && self.mend(block, Place::in_file(true))) {
-            self.large.note_checked(&file);
+            self.large.note_checked(span, identity);
         }
     }
 
@@ -116,10 +117,14 @@ impl Shared {
         }
         let lent = file.lend(&self.base.boot_id).inspect_err(|error| {
             debug!(dataset = self.config.name, %error, "the kernel cannot read a cached file by itself");
+            if error.kind() == std::io::ErrorKind::NotFound {
+                // Another process has replaced it or changed its size. At its next opening, what is there is asked for.
+                self.large.close(span.first);
+            }
         });
         // A block that has left before the file was marked may have freed its pages, and a file that was cut off may
         // have its size again.
-        lent.ok().filter(|_| self.is_whole(span) && self.large.is_checked(span))
+        lent.ok().filter(|_| self.is_whole(span) && self.large.has_checked(&file))
     }
 
     /// True if the kernel may be lent a file of this cache: nothing is evicted from it, so that it is not kept from
@@ -162,9 +167,6 @@ impl Shared {
         }
         let writing = disk.write();
         disk.free_share.take(bytes.len() as u64, Instant::now()).map_err(failed)?;
-        if file.is_cut() {
-            self.large.uncheck(span.first);
-        }
         let mut written = file.write(block, start, len, bytes);
         if written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             // The file was deleted after it was found, because it had no block.
@@ -320,16 +322,18 @@ impl Shared {
     }
 
     /// Frees the pages of a block that has no slot, or one of a record, unless it is being changed. Blocks on the disk.
-    fn free_unused_block(&self, block: BlockIndex, file: &LargeFile) {
+    pub(super) fn free_unused_block(&self, block: BlockIndex, file: &LargeFile) {
         let mut state = self.lock();
-        let is_used = self.has_pages(block) || state.pending.contains_key(&block);
-        if is_used || !state.leaving.insert(block) {
+        let is_busy = state.pending.contains_key(&block) || state.leaving.contains(&block);
+        if is_busy || self.has_pages(block) {
             return;
         }
+        // Not as one that leaves: the policy counts a record, and may evict it meanwhile.
+        state.pending.insert(block, Pending::Growing);
         drop(state);
         if let Err(error) = file.free(block, &self.base.boot_id) {
             self.not_freed(&file.disk, &error);
         }
-        self.lock().leaving.remove(&block);
+        self.end_permit(block, file.span.len_of(block), Vec::new());
     }
 }

@@ -44,13 +44,14 @@ impl Shared {
             let span = self.span_of(first).filter(|span| span.first == first && self.may_lend(span));
             let Some(span) = span.filter(|span| !self.large.is_checked(span)) else { continue };
             let Ok(Some(file)) = self.large.find(&span) else { continue };
+            let Ok(identity) = file.identity() else { continue };
             // All blocks, since a wrong one is found sooner here than by its reader.
             let is_right = span.blocks().filter(|block| !self.scrub_block(&span, *block)).count() == 0;
             if self.is_stopped() {
                 return;
             }
             if is_right {
-                self.large.note_checked(&file);
+                self.large.note_checked(&span, identity);
                 right += 1;
             } else {
                 others += 1;

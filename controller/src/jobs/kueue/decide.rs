@@ -35,7 +35,7 @@ pub struct Situation<'a> {
     pub workload: &'a str,
     /// MultiKueue has made the Workload, and its spec is left as it is.
     pub is_prebuilt: bool,
-    /// Why the job waits according to its status, and when that was written.
+    /// Why the job waits according to its status, and since when that is written there.
     pub said: Option<(&'a str, Seconds)>,
     /// Builds the Workload that the job should have, or the one that should replace this one; or says why it can have
     /// none.
@@ -147,7 +147,7 @@ fn with(situation: &Situation<'_>, workload: &JobWorkload) -> Decision {
         && !state.holds_room()
         && let Some(why) = prebuilt::difference(workload, situation.job, situation.pods)
     {
-        return situation.give_up(workload, why);
+        return situation.give_up(workload, why, is_idle);
     }
     if workload.holding("Admitted").is_some() {
         return admitted(situation, workload, is_idle);
@@ -200,7 +200,7 @@ fn admitted(situation: &Situation<'_>, workload: &JobWorkload, is_idle: bool) ->
             // Another admission would have the same contradiction, so Kueue must not retry.
             let why = why.to_string();
             status.set("Finished", true, "FailedToStart", &why);
-            return situation.wait(why).writing(status.write());
+            return situation.wait(why).writing(status.write().filter(|_| is_idle));
         }
     };
     let verdict = if state.holds_room() {
@@ -307,12 +307,13 @@ impl Situation<'_> {
         Decision { verdict: Verdict::Wait(Waiting { why, ..Waiting::default() }), writes: Vec::new(), places: None }
     }
 
-    /// The job waits with quota for other pods. It gives the quota back once its status has said why for a while.
-    fn give_up(&self, workload: &JobWorkload, why: String) -> Decision {
+    /// The job waits with quota for other pods. It gives the quota back once its status has said why for a while and
+    /// none of its pods runs.
+    fn give_up(&self, workload: &JobWorkload, why: String, is_idle: bool) -> Decision {
         let said = self.said.filter(|(said, _)| *said == why && workload.holding("QuotaReserved").is_some());
         let again_at = said.map(|(_, since)| since + prebuilt::SAYS_SECONDS);
         let mut status = Status::of(workload, self.version, self.now);
-        if again_at.is_some_and(|at| at <= self.now) {
+        if is_idle && again_at.is_some_and(|at| at <= self.now) {
             status.set("Finished", true, prebuilt::OUT_OF_SYNC, &why);
         }
         let verdict = Verdict::Wait(Waiting { why, again_at, ..Waiting::default() });

@@ -3,8 +3,8 @@
 //! It is a copy, too, and Kueue may have admitted it before the job is there. MultiKueue deletes both if the spec of the
 //! Workload differs from the one in its home, so larder-controller makes itself the owner and changes nothing else. The
 //! quota in it is for the pods of the home's JobType. Pods that would use other quota are not created. The job says
-//! why, and a minute later its Workload is finished. Kueue's own integrations finish such a Workload at once
-//! (`ensurePrebuiltWorkloadInSync`).
+//! why, and a minute later its Workload is finished, unless pods of the job still run. Kueue's own integrations finish
+//! such a Workload at once (`ensurePrebuiltWorkloadInSync`).
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_api::quantity::words::show;

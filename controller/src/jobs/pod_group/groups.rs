@@ -9,7 +9,7 @@ use serde_json::json;
 use super::known::KnownGroup;
 use crate::jobs::machine::{Stage, State, Terms};
 use crate::jobs::render::{Rendered, metadata};
-use crate::write::{Change, Write};
+use crate::write::{Change, Write, to_text};
 use larder_kube::kinds::Kind;
 
 /// The group of an attempt's pods, for `Place::group`; `None` if the attempt needs none.
@@ -43,7 +43,7 @@ pub fn changes(
             // If a group of another owner has the name, the API server rejects the write, and the job reports it.
             None if *pods >= 2 => {
                 let group = group(rendered, name.clone(), *attempt, min_count, priority_class);
-                changes.push(write(&name, Change::Make(serde_json::to_value(&group).expect("a PodGroup is JSON"))));
+                changes.push(write(&name, Change::Make(to_text(&group))));
             }
             None => {}
         }

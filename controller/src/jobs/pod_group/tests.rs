@@ -52,7 +52,7 @@ fn read(group: &PodGroup) -> Option<KnownGroup> {
 fn served(condition: &Value) -> PodGroup {
     let changes = changes_of(&starting(&[1; 2], &[1; 8]), &[]);
     let [(_, Change::Make(made))] = changes.as_slice() else { panic!("{changes:?}") };
-    let mut object = made.clone();
+    let mut object: Value = serde_json::from_str(made).unwrap();
     object["metadata"]["uid"] = "g".into();
     object["status"] = json!({"conditions": [condition]});
     serde_json::from_value(object).unwrap()
@@ -76,7 +76,7 @@ fn pods(sample: &Sample, change: impl Fn(usize, &mut Pod)) -> Vec<Pod> {
 fn a_gang_has_a_group_of_all_that_it_needs() {
     let made = changes_of(&starting(&[1; 2], &[1; 8]), &[]);
     let [(_, Change::Make(made))] = made.as_slice() else { panic!("{made:?}") };
-    golden("native-podgroup.yaml", made);
+    golden("native-podgroup.yaml", &serde_json::from_str::<Value>(made).unwrap());
     let (sample, state) = (sample(), starting(&[1; 2], &[1; 8]));
     assert_eq!(of_attempt("train", 1, &state, &sample.terms(), &[]).as_deref(), Some("train-1"));
     // A restarted gang has a new group, and the previous group is deleted.
@@ -112,6 +112,7 @@ fn pods_that_are_needed_again_together_start_together() {
     // The job does not run without both servers and six of its eight workers.
     let made = changes_of(&starting(&[2; 2], &[1, 1, 2, 2, 2, 2, 2, 2]), &[group("train-1", 1)]);
     let [(_, Change::Make(made))] = made.as_slice() else { panic!("{made:?}") };
+    let made: Value = serde_json::from_str(made).unwrap();
     assert_eq!(made["spec"]["schedulingPolicy"]["gang"]["minCount"], 4);
 }
 

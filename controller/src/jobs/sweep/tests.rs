@@ -82,8 +82,8 @@ impl World {
     fn apply(&mut self, write: &Write) {
         match &write.change {
             Change::ApplyStatus(fields) => self.status = fields["status"].clone(),
-            Change::Make(fields) => {
-                let mut job = fields.clone();
+            Change::Make(text) => {
+                let mut job: Value = serde_json::from_str(text).expect("a trial");
                 job["apiVersion"] = "larder.dev/v1alpha1".into();
                 job["kind"] = "TrainingJob".into();
                 job["metadata"]["namespace"] = write.namespace.clone().into();

@@ -93,7 +93,7 @@ impl Placed<'_> {
             queue,
             workload: &in_round.object.workload(),
             is_prebuilt: in_round.object.prebuilt().is_some(),
-            said: job_state.status.waiting_for.as_deref().map(|said| (said, job_state.written_at)),
+            said: job_state.status.waiting_for.as_deref().map(|said| (said, job_state.said_since)),
             wanted: &wanted,
             elastic: names::is_elastic(&in_round.object.annotations),
             pods,

@@ -57,17 +57,19 @@ impl Decided<'_> {
         datasets.into_iter().flat_map(of).collect()
     }
 
-    /// Collects all writes. `draw` generates the key of a launcher.
+    /// Collects all writes. Pods are created as far as there is `room` for them. `draw` generates the key of a
+    /// launcher.
     pub(in crate::jobs) fn write(
         self,
         view: &ClusterView<'_>,
         numbers: JobNumbers,
+        room: usize,
         draw: &dyn Fn() -> String,
     ) -> Written {
         let mut again = Earliest::default();
         let key = self.job.key().clone();
         let is_idle = self.job.job_state.is_idle();
-        let writes = if is_idle { self.writes(view, numbers, draw, &mut again) } else { Vec::new() };
+        let writes = if is_idle { self.writes(view, numbers, room, draw, &mut again) } else { Vec::new() };
         Written { key, writes, again }
     }
 
@@ -75,6 +77,7 @@ impl Decided<'_> {
         mut self,
         view: &ClusterView<'_>,
         numbers: JobNumbers,
+        room: usize,
         draw: &dyn Fn() -> String,
         again: &mut Earliest,
     ) -> Vec<Write> {
@@ -85,7 +88,7 @@ impl Decided<'_> {
             again.note(until);
             return Vec::new();
         }
-        let Output { writes, changes, again: later } = writes::of(&self, view, numbers, draw);
+        let Output { writes, changes, again: later } = writes::of(&self, view, numbers, room, draw);
         again.extend(later.at());
         self.job.job_state.apply(changes);
         writes

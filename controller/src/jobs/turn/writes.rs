@@ -19,9 +19,10 @@ use crate::jobs::cluster_view::ClusterView;
 use crate::jobs::job_state::{Changes, Pending};
 use crate::jobs::machine::{Action, PodStage, Stage};
 use crate::jobs::pod_group::known::KnownGroup;
+use crate::jobs::pod_turns;
 use crate::jobs::render::Facts;
 use crate::time::Earliest;
-use crate::write::{Change, Write};
+use crate::write::{Change, Write, to_text};
 use larder_kube::kinds::Kind;
 
 /// The writes for a job, and what depends on them.
@@ -41,16 +42,18 @@ pub(in crate::jobs) struct JobNumbers {
     pub(in crate::jobs) starting: usize,
 }
 
-/// Collects all writes for a job. `draw` generates the key of a launcher.
+/// Collects all writes for a job, whose pods may weigh as much as there is `room`. `draw` generates the key of a
+/// launcher.
 pub(super) fn of(
     decided: &Decided<'_>,
     view: &ClusterView<'_>,
     numbers: JobNumbers,
+    room: usize,
     draw: &dyn Fn() -> String,
 ) -> Output {
     let job = &decided.job;
     let (output, pending) = (Output::default(), Pending::default());
-    let mut writer = Writer { decided, job, view, numbers, draw, output, pending, last: None };
+    let mut writer = Writer { decided, job, view, numbers, room, draw, output, pending, last: None };
     let groups: Vec<&KnownGroup> = view.jobs.groups.of(job.key()).collect();
     writer.status();
     writer.share();
@@ -68,6 +71,8 @@ struct Writer<'w> {
     job: &'w JobInRound<'w>,
     view: &'w ClusterView<'w>,
     numbers: JobNumbers,
+    /// The weight of the pods that it may create ([`pod_turns`]).
+    room: usize,
     /// Generates the key of a launcher.
     draw: &'w dyn Fn() -> String,
     output: Output,
@@ -105,8 +110,7 @@ impl Writer<'_> {
     }
 
     fn make(&mut self, kind: Kind, name: Option<String>, object: &impl serde::Serialize) {
-        let value = serde_json::to_value(object).unwrap_or_default();
-        self.add_first(kind, &name.unwrap_or_default(), Change::Make(value));
+        self.add_first(kind, &name.unwrap_or_default(), Change::Make(to_text(object)));
     }
 
     /// The facts with which pods and files are rendered.
@@ -154,13 +158,14 @@ impl Writer<'_> {
     }
 
     fn finish(self) -> Output {
-        let Self { decided, job, view, mut output, pending, .. } = self;
+        let Self { decided, job, view, mut output, mut pending, .. } = self;
         let changes = &mut output.changes;
         // While no object of the job is rendered, an earlier rendering error is still valid.
         if !job.phase().has_pods() {
             changes.unrendered.clone_from(&job.job_state.unrendered);
         }
         if !output.writes.is_empty() {
+            pending.pod_weight = pod_turns::weight(&output.writes);
             changes.pending = Some(pending);
         } else if output.again.at().is_none() {
             changes.rest = decided.rest(view);

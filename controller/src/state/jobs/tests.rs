@@ -85,6 +85,14 @@ fn accept(state: &mut State) {
     }
 }
 
+/// The pod that a write creates.
+fn made_pod(write: &Write) -> Option<Value> {
+    match &write.change {
+        Change::Make(text) if write.kind == Kind::Pod => Some(serde_json::from_str(text).expect("a pod")),
+        _ => None,
+    }
+}
+
 /// The node that a pod is to be bound to; `None` if the scheduler chooses it.
 fn planned_node(pod: &Value) -> Option<String> {
     let terms = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
@@ -185,11 +193,7 @@ fn pods_of_a_job_that_is_deleted_while_they_are_being_ended_use_quota_until_they
         look(state, NOW).0
     };
     let writes = submit(&mut state, "first");
-    let pod = writes.iter().find_map(|write| match &write.change {
-        Change::Make(pod) if write.kind == Kind::Pod => Some(pod.clone()),
-        _ => None,
-    });
-    let mut pod = pod.expect("its pod");
+    let mut pod = writes.iter().find_map(made_pod).expect("its pod");
     (pod["metadata"]["uid"], pod["status"]) = ("uid-pod".into(), json!({"phase": "Running"}));
     state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
     end_writes(&mut state);

@@ -1,6 +1,7 @@
 //! Jobs in other clusters: two and three API servers, each with a controller and a simulated cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use larder_kube::Client;
 use larder_testkit::fake_api::{Cable, Mode};
 use larder_testkit::scaled;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::super::World;
-use super::super::api::Api;
+use super::super::api::{Api, client};
 use super::super::kubelet::set_fates;
 use super::queues::queue;
 use super::{condition, job, phase, pods, waiting_for};
@@ -567,4 +569,32 @@ async fn a_job_says_which_cluster_is_missing_refuses_it_or_does_not_answer() {
     places.west.api.put("trainingjobs", job("taken", "single", &[("worker", 1)]));
     places.submit("taken", &["west"], json!({}));
     home.until("it says so", |api| waiting_for(api, "taken").contains("another TrainingJob of that name")).await;
+}
+
+// SEMANTICS: K15
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_lease_has_ended_writes_nothing_at_home_or_in_other_clusters() {
+    // No controller runs in the other cluster: all writes there are those of the leader.
+    let [mut home, west] = [World::with_jobs(0), World::with_jobs(0)];
+    home.others.0.insert("west".to_owned(), (west.api.clone(), Cable::default()));
+    home.api.put("clusters", cluster("here"));
+    home.api.put("clusters", cluster("west"));
+    let mut here = cluster("here");
+    here["status"] = json!({"heartbeat": west.api.now()});
+    west.api.put("clusters", here);
+    let written = || [&home, &west].map(|world| world.api.writes().len());
+    let (others, minute) = (Arc::new(home.others.clone()), Duration::from_secs(60));
+    let mut runs = pin!(larder_controller::run(client(&home.api), others, home.config(), CancellationToken::new()));
+    assert!(tokio::time::timeout(minute, &mut runs).await.is_err(), "it leads");
+    let (before, lease) = (written(), home.api.list("leases"));
+    assert!(tokio::time::timeout(minute, &mut runs).await.is_err(), "it leads");
+    let now = written();
+    assert!(now[0] > before[0] && now[1] > before[1] && home.api.list("leases") != lease, "{before:?}, {now:?}");
+    // The lease ends 10 s after its last renewal. Nothing asks what became of it, so nothing ends the other tasks.
+    home.api.hold_leases();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let ended = written();
+    tokio::time::sleep(10 * minute).await;
+    assert_eq!(written(), ended);
+    assert!(runs.await.unwrap_err().to_string().contains("could not be renewed"));
 }

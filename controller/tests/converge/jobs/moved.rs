@@ -136,18 +136,29 @@ async fn jobs_that_stay_here_need_no_multikueue_and_no_right_to_read_its_configu
     }
 }
 
+/// True if the job says that its Workload is for more pods.
+fn says_so(api: &Api) -> bool {
+    waiting_for(api, "train").contains("has 3 pods of worker, the job 2")
+}
+
+/// Creates a copy of which the Workload is for more pods and is admitted, until the copy has just said so. Returns the
+/// Workload as MultiKueue has made it.
+async fn differing(world: &mut World) -> Value {
+    let mut made = prebuilt(world).await;
+    made["spec"]["podSets"][0]["count"] = 3.into();
+    world.api.put("workloads", made.clone());
+    admit(&world.api, &name_of(&made), 3);
+    world.api.put("trainingjobs", copied(&made));
+    world.until("it says so", says_so).await;
+    made
+}
+
 // SEMANTICS: J22
 #[tokio::test(start_paused = true)]
 async fn a_copy_whose_workload_is_for_other_pods_has_none_says_so_and_gives_the_quota_back() {
     let mut world = World::with_kueue_and_jobs();
     world.start();
-    let mut made = prebuilt(&mut world).await;
-    made["spec"]["podSets"][0]["count"] = 3.into();
-    world.api.put("workloads", made.clone());
-    admit(&world.api, &name_of(&made), 3);
-    world.api.put("trainingjobs", copied(&made));
-    let says_so = |api: &Api| waiting_for(api, "train").contains("has 3 pods of worker, the job 2");
-    world.until("it says so", says_so).await;
+    let made = differing(&mut world).await;
     assert!(!is(&workload(&world.api), "Finished"), "MultiKueue copies that first");
     world.until("its quota is free", |api| is(&workload(api), "Finished")).await;
     world.rest().await;
@@ -156,4 +167,18 @@ async fn a_copy_whose_workload_is_for_other_pods_has_none_says_so_and_gives_the_
     assert!(says_so(&world.api), "{}", waiting_for(&world.api, "train"));
     assert_eq!(workload(&world.api)["spec"], made["spec"]);
     assert_eq!(pods(&world.api), [""; 0]);
+}
+
+// SEMANTICS: J22
+#[tokio::test(start_paused = true)]
+async fn a_restarted_controller_gives_the_quota_for_other_pods_back_after_another_minute() {
+    let mut world = World::with_kueue_and_jobs();
+    world.start();
+    differing(&mut world).await;
+    world.kill();
+    world.start();
+    tokio::time::sleep(Duration::from_secs(55)).await;
+    assert!(!is(&workload(&world.api), "Finished"), "MultiKueue may not have copied yet what the job says");
+    world.until("its quota is free", |api| is(&workload(api), "Finished")).await;
+    assert!(says_so(&world.api), "{}", waiting_for(&world.api, "train"));
 }

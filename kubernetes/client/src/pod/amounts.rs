@@ -1,5 +1,7 @@
 //! Amounts of resources.
 
+use std::collections::BTreeMap;
+use std::iter::Sum;
 use std::sync::Arc;
 
 use larder_api::quantity::is_gpu;
@@ -8,27 +10,15 @@ use larder_api::quantity::is_gpu;
 /// not stored.
 ///
 /// Every pod and every node has amounts, which are copied often. So they are a list, sorted by name, whose names are
-/// shared.
+/// shared. A pod may request thousands of resources, so no name is inserted into a list by itself: that would move all
+/// names after it, each time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts(Vec<(Arc<str>, u64)>);
 
 impl Amounts {
     /// The amount of a resource; 0 if it is not stored.
     pub fn get(&self, resource: &str) -> u64 {
-        self.find(resource).map_or(0, |at| self.0[at].1)
-    }
-
-    /// The position of a resource; `Err`: the position where it belongs.
-    fn find(&self, resource: &str) -> Result<usize, usize> {
-        self.0.binary_search_by(|(name, _)| (**name).cmp(resource))
-    }
-
-    /// Adds an amount of one resource.
-    fn add_one(&mut self, resource: &Arc<str>, amount: u64) {
-        match self.find(resource) {
-            Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(amount),
-            Err(at) => self.0.insert(at, (Arc::clone(resource), amount)),
-        }
+        self.0.binary_search_by(|(name, _)| (**name).cmp(resource)).map_or(0, |at| self.0[at].1)
     }
 
     /// All amounts with their resource names, sorted by name.
@@ -51,8 +41,17 @@ impl Amounts {
         if times == 0 {
             return;
         }
+        let known = self.0.len();
         for (resource, amount) in &each.0 {
-            self.add_one(resource, amount.saturating_mul(times));
+            let amount = amount.saturating_mul(times);
+            match self.0[..known].binary_search_by(|(name, _)| name.cmp(resource)) {
+                Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(amount),
+                Err(_) => self.0.push((Arc::clone(resource), amount)),
+            }
+        }
+        if self.0.len() > known {
+            // Both parts are sorted, and this sort merges such parts in linear time.
+            self.0.sort_by(|(one, _), (other, _)| one.cmp(other));
         }
     }
 
@@ -73,17 +72,105 @@ impl Amounts {
 impl<S: Into<Arc<str>>> FromIterator<(S, u64)> for Amounts {
     /// Amounts of the same resource are added up.
     fn from_iter<I: IntoIterator<Item = (S, u64)>>(amounts: I) -> Self {
-        let mut sums = Self::default();
-        for (resource, amount) in amounts.into_iter().filter(|(_, amount)| *amount > 0) {
-            sums.add_one(&resource.into(), amount);
+        let amounts = amounts.into_iter().filter(|(_, amount)| *amount > 0);
+        let mut sums: Vec<(Arc<str>, u64)> = amounts.map(|(resource, amount)| (resource.into(), amount)).collect();
+        sums.sort_by(|(one, _), (other, _)| one.cmp(other));
+        sums.dedup_by(|(resource, amount), (before, sum)| {
+            let is_same = resource == before;
+            if is_same {
+                *sum = sum.saturating_add(*amount);
+            }
+            is_same
+        });
+        Self(sums)
+    }
+}
+
+/// Many amounts are summed together. Added one by one, all that were added before would be merged with each.
+impl<'a> Sum<&'a Self> for Amounts {
+    fn sum<I: Iterator<Item = &'a Self>>(all: I) -> Self {
+        let mut sums: BTreeMap<&Arc<str>, u64> = BTreeMap::new();
+        for (resource, amount) in all.flat_map(|amounts| &amounts.0) {
+            let sum = sums.entry(resource).or_default();
+            *sum = sum.saturating_add(*amount);
         }
-        sums
+        Self(sums.into_iter().map(|(resource, sum)| (Arc::clone(resource), sum)).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Amounts of up to a hundred resources, in any order, some of them several times.
+    fn any_list() -> impl Strategy<Value = Vec<(String, u64)>> {
+        let amount = prop_oneof![0..4_u64, Just(u64::MAX)];
+        let one = (0..100_u8, amount).prop_map(|(name, amount)| (format!("r{name}"), amount));
+        prop::collection::vec(one, 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn sums_are_those_of_a_map(lists in prop::collection::vec(any_list(), 0..6), times in 0..3_u64) {
+            let mut expected: BTreeMap<String, u64> = BTreeMap::new();
+            for (resource, amount) in lists.iter().flatten() {
+                let sum = expected.entry(resource.clone()).or_default();
+                *sum = sum.saturating_add(*amount);
+            }
+            let expected = |times: u64| -> Vec<(String, u64)> {
+                let sums = expected.iter().map(|(resource, sum)| (resource.clone(), sum.saturating_mul(times)));
+                sums.filter(|(_, sum)| *sum > 0).collect()
+            };
+            let listed = |amounts: &Amounts| -> Vec<(String, u64)> {
+                amounts.iter().map(|(resource, amount)| (resource.to_owned(), amount)).collect()
+            };
+            let collected: Amounts = lists.iter().flatten().cloned().collect();
+            prop_assert_eq!(listed(&collected), expected(1));
+            let each: Vec<Amounts> = lists.iter().map(|list| list.iter().cloned().collect()).collect();
+            let summed: Amounts = each.iter().sum();
+            prop_assert_eq!(listed(&summed), expected(1));
+            let mut added = Amounts::default();
+            for amounts in &each {
+                added.add(amounts, times);
+            }
+            prop_assert_eq!(listed(&added), expected(times));
+        }
+    }
+
+    /// A million resources, as many in each of these parts. The names of each part come before those of the last one.
+    fn million(parts: u64) -> impl Iterator<Item = Amounts> {
+        let each = 1_000_000 / parts;
+        let one = |name: u64| (format!("example.com/r{name:06}"), name + 1);
+        (0..parts).rev().map(move |part| (part * each..(part + 1) * each).map(one).collect::<Amounts>())
+    }
+
+    /// Checks the sum of [`million`].
+    fn is_million(sum: &Amounts) {
+        assert_eq!(sum.iter().count(), 1_000_000);
+        assert!((1..).zip(sum.iter()).all(|(expected, (_, amount))| amount == expected));
+        assert_eq!((sum.get("example.com/r000000"), sum.get("example.com/r999999")), (1, 1_000_000));
+    }
+
+    // If each name moved all names after it, this and the next test would take longer than any test may.
+    #[test]
+    fn many_amounts_of_many_resources_are_added() {
+        let mut sum = Amounts::default();
+        for each in million(50) {
+            sum.add(&each, 1);
+        }
+        is_million(&sum);
+        sum.add(&sum.clone(), 1);
+        assert_eq!((sum.iter().count(), sum.get("example.com/r999999")), (1_000_000, 2_000_000));
+    }
+
+    #[test]
+    fn many_amounts_of_few_resources_are_summed() {
+        let all: Vec<Amounts> = million(20_000).collect();
+        let sum: Amounts = all.iter().sum();
+        is_million(&sum);
+    }
 
     #[test]
     fn amounts_add_up_and_those_of_zero_are_not_listed() {

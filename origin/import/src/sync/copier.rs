@@ -8,14 +8,14 @@
 //! mirror was found to have the same bytes: by its entity tag, or by reading them back.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use larder_dataset::{ManifestBytes, VersionTag, crc32c_append};
-use larder_origin::{Key, ObjectInfo, Origin, OriginError, Rate, Urgency, Version};
-use tokio::sync::{OnceCell, Semaphore};
+use larder_origin::{Key, Md5Answer, ObjectInfo, Origin, OriginError, Rate, Urgency, Version};
+use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::check::{Check, Mismatch};
@@ -50,6 +50,14 @@ pub(super) struct Copied {
     pub(super) repeated: Option<String>,
 }
 
+/// The objects after which a wrong MD5 was sent, or not.
+#[derive(Debug, Default)]
+struct Probes {
+    objects: u64,
+    /// The number of the next object that is sent with one.
+    next: u64,
+}
+
 /// Copies the objects of a snapshot.
 #[derive(Debug)]
 pub(super) struct Copier<B> {
@@ -60,7 +68,9 @@ pub(super) struct Copier<B> {
     rate: Option<Rate>,
     /// True if the mirror refuses bytes with a wrong MD5. One that ignores MD5s would show bytes before they are
     /// compared.
-    refuses_wrong_md5: OnceCell<bool>,
+    refuses_wrong_md5: OnceLock<bool>,
+    /// Held while that is being found out.
+    probes: tokio::sync::Mutex<Probes>,
     /// The objects that the mirror did not store with their MD5.
     not_stored: AtomicU32,
     /// In KiB. Objects wait for theirs in order.
@@ -80,9 +90,9 @@ impl<B: ManifestBytes + Send + Sync + 'static> Copier<B> {
     ) -> Self {
         let memory_kib = u32::try_from(memory_bytes >> 10).unwrap_or(u32::MAX).max(LARGE_KIB);
         let memory = Semaphore::new(memory_kib as usize);
-        let (refuses_wrong_md5, not_stored) = (OnceCell::new(), AtomicU32::new(0));
+        let (refuses_wrong_md5, probes, not_stored) = Default::default();
         let rate = rate.map(Rate::new);
-        Self { objects, src, dst, same_store, rate, refuses_wrong_md5, not_stored, memory, memory_kib }
+        Self { objects, src, dst, same_store, rate, refuses_wrong_md5, probes, not_stored, memory, memory_kib }
     }
 
     /// Copies an object. Bytes that were changed on their way are copied once more.
@@ -173,9 +183,11 @@ impl<B: ManifestBytes + Send + Sync + 'static> Copier<B> {
             return None;
         }
         // An error, as in an outage, says nothing about the objects after this one.
-        let stored = self.dst.put_with_md5(key, bytes.clone(), md5).await.ok()?;
-        // Any other tag, as of a mirror that encrypts, shows nothing.
-        let stored = stored.filter(|version| tag_of(version) == VersionTag::from_md5(md5, 0));
+        let stored = match self.dst.put_with_md5(key, bytes.clone(), md5).await.ok()? {
+            // Any other tag, as of a mirror that encrypts, shows nothing.
+            Md5Answer::Stored(version) => Some(version).filter(|it| tag_of(it) == VersionTag::from_md5(md5, 0)),
+            Md5Answer::Differs | Md5Answer::Refused => None,
+        };
         if stored.is_none() {
             self.not_stored.fetch_add(1, Ordering::Relaxed);
         }
@@ -183,11 +195,20 @@ impl<B: ManifestBytes + Send + Sync + 'static> Copier<B> {
     }
 
     /// Sends the first object once with a wrong MD5, to see whether the mirror refuses it. The bytes are checked, so a
-    /// mirror that stores them shows none that are wrong. After an error, the next object is sent so.
+    /// mirror that stores them shows none that are wrong. Without an answer, as in an outage, the second object is sent
+    /// so, then the fourth, the eighth and so on.
     async fn send_wrong_md5(&self, key: &[u8], bytes: &Bytes, mut md5: [u8; 16]) {
+        // Others do not wait for the answer.
+        let Ok(mut probes) = self.probes.try_lock() else { return };
+        probes.objects += 1;
+        if self.refuses_wrong_md5.get().is_some() || probes.objects < probes.next {
+            return;
+        }
+        probes.next = probes.objects * 2;
         md5[0] ^= 1;
-        let refused = async { self.dst.put_with_md5(key, bytes.clone(), &md5).await.map(|stored| stored.is_none()) };
-        let _ = self.refuses_wrong_md5.get_or_try_init(|| refused).await;
+        if let Ok(answer) = self.dst.put_with_md5(key, bytes.clone(), &md5).await {
+            let _ = self.refuses_wrong_md5.set(answer == Md5Answer::Differs);
+        }
     }
 
     /// The checked bytes of an object of several pieces, in order.

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use larder_dataset::manifest::{PackObject, PackedFile};
 use larder_dataset::{FileIndex, Location, ManifestBuilder};
-use larder_origin::{Depth, Faulty, InjectedFault, ObjectInfo, Operation, OriginError, OriginUrl, Page, Version};
+use larder_origin::{
+    Depth, Faulty, InjectedFault, Md5Answer, ObjectInfo, Operation, OriginError, OriginUrl, Page, Version,
+};
 
 use super::*;
 use crate::import::{ImportOptions, import};
@@ -253,9 +255,17 @@ struct Flipping {
     compares: bool,
     /// The keys of which it does not answer writes with an MD5.
     down: Range<&'static [u8]>,
+    /// Those that it did not answer.
+    unanswered: AtomicU64,
 }
 
 impl Flipping {
+    /// The mirror of this world, which flips a byte of so many puts of the key.
+    fn new(world: &World, key: &'static [u8], flips: u64) -> Self {
+        let (left, unanswered) = (AtomicU64::new(flips), AtomicU64::new(0));
+        Self { inner: Arc::clone(&world.dst), key, left, compares: true, down: Range::default(), unanswered }
+    }
+
     fn flipped(&self, key: &[u8], bytes: Bytes) -> Bytes {
         let flips = key == self.key
             && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
@@ -293,11 +303,12 @@ impl Origin for Flipping {
         self.inner.put(key, self.flipped(key, bytes)).await
     }
 
-    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Option<Version>, OriginError> {
+    async fn put_with_md5(&self, key: &[u8], bytes: Bytes, md5: &[u8; 16]) -> Result<Md5Answer, OriginError> {
         if !self.compares {
-            return Ok(None);
+            return Ok(Md5Answer::Refused);
         }
         if self.down.contains(&key) {
+            self.unanswered.fetch_add(1, Ordering::SeqCst);
             return Err(OriginError::Unavailable { source: "down".into() });
         }
         self.inner.put_with_md5(key, self.flipped(key, bytes), md5).await
@@ -318,8 +329,7 @@ async fn a_byte_that_is_flipped_in_the_mirror_is_written_again_or_named() {
     for (flips, is_healed) in [(1, true), (2, false)] {
         let world = World::new(FILES);
         let manifest = snapshot(&world.src).await;
-        let (inner, left) = (Arc::clone(&world.dst), AtomicU64::new(flips));
-        let dst = Flipping { inner, key: b"b/1", left, compares: false, down: Range::default() };
+        let dst = Flipping { compares: false, ..Flipping::new(&world, b"b/1", flips) };
         let src = Arc::clone(&world.src) as Arc<dyn Origin>;
         let done = world.sync_between(src, Arc::new(dst), &manifest, world.options()).await;
         if is_healed {
@@ -387,8 +397,7 @@ async fn wrong_bytes_of_the_source_are_refused_by_the_mirror_and_read_again_or_n
 #[tokio::test(flavor = "multi_thread")]
 async fn a_byte_that_is_flipped_on_its_way_to_the_mirror_is_refused_there_and_sent_again() {
     let (world, manifest, options) = forty().await;
-    let (inner, left) = (Arc::clone(&world.dst), AtomicU64::new(1));
-    let dst = Arc::new(Flipping { inner, key: b"f/20", left, compares: true, down: Range::default() });
+    let dst = Arc::new(Flipping::new(&world, b"f/20", 1));
     let src = Arc::clone(&world.src) as Arc<dyn Origin>;
     world.sync_between(src, Arc::clone(&dst) as Arc<dyn Origin>, &manifest, options).await.unwrap();
     assert_eq!(dst.left.load(Ordering::SeqCst), 0, "a byte was flipped");
@@ -446,16 +455,17 @@ async fn entity_tags_of_every_other_object_that_are_no_md5s_cost_a_few_uploads()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_an_outage_objects_are_sent_with_their_md5s_again() {
-    // Fifteen: five before the outage and ten after it. Thirty: all that follow an outage at the beginning.
-    for (down, sent) in [("f/05".."f/30", 15), ("f/00".."f/10", 30)] {
+    // Five before the outage and ten after it; then the 16th and all after it, since the 8th was sent in the outage; then
+    // the 1st, 2nd, 4th, 8th, 16th and 32nd.
+    for (down, unanswered, sent) in [("f/05".."f/30", 25, 15), ("f/00".."f/10", 4, 25), ("f".."g", 6, 0)] {
         let (world, manifest, options) = forty().await;
-        let (inner, left) = (Arc::clone(&world.dst), AtomicU64::new(0));
         let down = down.start.as_bytes()..down.end.as_bytes();
-        let dst = Flipping { inner, key: b"", left, compares: true, down };
+        let dst = Arc::new(Flipping { down, ..Flipping::new(&world, b"", 0) });
         let src = Arc::clone(&world.src) as Arc<dyn Origin>;
-        world.sync_between(src, Arc::new(dst), &manifest, options).await.unwrap();
+        world.sync_between(src, Arc::clone(&dst) as Arc<dyn Origin>, &manifest, options).await.unwrap();
         world.check(&manifest).await;
-        assert_eq!(world.dst.md5_puts.load(Ordering::SeqCst), sent);
+        let counts = (dst.unanswered.load(Ordering::SeqCst), world.dst.md5_puts.load(Ordering::SeqCst));
+        assert_eq!(counts, (unanswered, sent));
     }
 }
 

@@ -231,7 +231,7 @@ fn a_thread_that_has_written_a_large_part_keeps_no_memory_for_it() {
     assert!(buffer::kept() <= buffer::KEPT_BYTES, "{}", buffer::kept());
 }
 
-// SEMANTICS: C3, C21
+// SEMANTICS: C21
 #[test]
 fn pages_that_a_killed_process_did_not_show_are_fetched_again_and_their_space_is_freed() {
     let mut bed = bed(PolicyKind::Nr, 1 << 30);
@@ -518,6 +518,50 @@ fn new_blocks_of_a_file_whose_disk_ends_no_write_go_to_another_disk() {
 
 // SEMANTICS: C21
 #[test]
+fn a_record_that_is_evicted_while_pages_that_it_had_are_being_freed_leaves() {
+    let bed = bed_over(PolicyKind::Fifo, 1 << 30, 2);
+    assert!(put_whole(&bed, 0) && put_pages(&bed, 2, 0..1));
+    let (path, shared) = (file(&bed), &bed.cache().shared);
+    let disk = bed.store().base.disks.iter().find(|disk| path.starts_with(disk.dir())).unwrap();
+    let (large, end) = (shared.large.find(&FILE).unwrap().unwrap(), BlockIndex(902));
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    let leaves = || {
+        // While its pages are being freed, it is not admitted.
+        wait_until("it is a record", || {
+            disk.health.failed("test", Instant::now());
+            put_whole(&bed, 2)
+        });
+        // As its pages are being freed.
+        let mut state = loop {
+            let state = shared.lock();
+            if state.pending.contains_key(&end) || state.leaving.contains(&end) {
+                break state;
+            }
+        };
+        shared.forget(&mut state, end, FILE.len_of(end));
+        let victim = state.evict(end);
+        drop(state);
+        shared.clear(victim);
+        let begun = Instant::now();
+        while shared.slots.get(end).is_some() && begun.elapsed() < TIMEOUT {
+            shared.clear_unclaimed();
+        }
+        shared.slots.get(end).is_none()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                shared.free_unused_block(end, &large);
+            }
+        });
+        let all_leave = (0..10).all(|_| leaves());
+        ended.store(true, Ordering::Relaxed);
+        assert!(all_leave);
+    });
+}
+
+// SEMANTICS: C21
+#[test]
 fn blocks_that_an_earlier_version_stored_as_records_stay_and_new_ones_go_to_the_file() {
     let mut bed = bed(PolicyKind::Nr, 1 << 30);
     bed.drop_all();
@@ -724,9 +768,7 @@ fn the_check_of_a_file_does_not_count_for_one_that_comes_in_its_place() {
 // SEMANTICS: B1, C21, C22
 #[test]
 fn a_file_that_lost_pages_behind_the_process_is_not_lent_before_it_has_them_again() {
-    let spoils: [&dyn Fn(&Path); 2] = [&|path| fs::remove_file(path).unwrap(), &|path| {
-        fs::OpenOptions::new().write(true).open(path).unwrap().set_len(100_000).unwrap();
-    }];
+    let spoils: [&dyn Fn(&Path); 2] = [&|path| fs::remove_file(path).unwrap(), &cut_off];
     for (nth, spoil) in spoils.into_iter().enumerate() {
         let mut bed = bed(PolicyKind::Nr, 1 << 30);
         bed.drop_all();
@@ -739,20 +781,80 @@ fn a_file_that_lost_pages_behind_the_process_is_not_lent_before_it_has_them_agai
         assert_eq!(fs::metadata(file(&bed)).unwrap().len(), FILE.bytes);
         assert!(bed.cache().lend(FILE.first).is_none(), "{nth}");
         // Its check finds what is missing, and that is fetched again.
+        lent_again(&bed);
+    }
+}
+
+/// Another process changes the file.
+fn cut_off(path: &Path) {
+    fs::OpenOptions::new().write(true).open(path).unwrap().set_len(100_000).unwrap();
+}
+
+/// Waits until the file may be lent, while readers fetch what is missing. Its bytes are right.
+fn lent_again(bed: &Bed) {
+    wait_until("the file is lent", || {
+        for block in 0..3 {
+            let _ = put_whole(bed, block);
+        }
+        let Some(mut file) = bed.cache().lend(FILE.first) else { return false };
         let mut found = Vec::new();
-        let begun = Instant::now();
-        let mut lent = loop {
-            for block in 0..3 {
-                let _ = put_whole(&bed, block);
-            }
-            if let Some(file) = bed.cache().lend(FILE.first) {
-                break file;
-            }
-            assert!(begun.elapsed() < TIMEOUT, "the file is not lent: {nth}");
-            std::thread::sleep(Duration::from_millis(1));
-        };
-        std::io::Read::read_to_end(&mut lent, &mut found).unwrap();
-        assert!(found == [content(0), content(1), content(2)].concat(), "{nth}");
+        std::io::Read::read_to_end(&mut file, &mut found).unwrap();
+        assert!(found == [content(0), content(1), content(2)].concat());
+        true
+    });
+}
+
+fn bed_with_a_whole_file() -> Bed {
+    let mut bed = bed(PolicyKind::Nr, 1 << 30);
+    bed.drop_all();
+    bed.boot_id = boot(1);
+    bed.open();
+    assert!((0..3).all(|block| put_whole(&bed, block)) && bed.cache().lend(FILE.first).is_some());
+    bed
+}
+
+// SEMANTICS: B1, C22
+#[test]
+fn a_file_that_another_dataset_gives_its_size_again_after_it_was_cut_off_is_not_lent_before_it_was_checked() {
+    let bed = bed_with_a_whole_file();
+    cut_off(&file(&bed));
+    let ancestor = Ancestor::open(&bed.store().base, Arc::new(Shifted(vec![LATER]))).unwrap().unwrap();
+    assert!(ancestor.large.find(&FILE).unwrap().is_some());
+    assert_eq!(fs::metadata(file(&bed)).unwrap().len(), FILE.bytes);
+    assert!(bed.cache().lend(FILE.first).is_none());
+    // Its check finds what is missing, and that is fetched again.
+    lent_again(&bed);
+}
+
+// SEMANTICS: B1, C22
+#[test]
+fn a_check_during_which_a_file_was_cut_off_does_not_count() {
+    let bed = bed_of_earlier();
+    let shared = &bed.cache().shared;
+    let large = shared.large.find(&FILE).unwrap().unwrap();
+    let identity = large.identity().unwrap();
+    assert!(FILE.blocks().all(|block| shared.mend(block, Place::in_file(true))));
+    // Before the check ends, a reader misses the end of the file, and it is written again.
+    cut_off(&file(&bed));
+    assert!(!get_pages(&bed, 2, all(2)) && put_whole(&bed, 2));
+    shared.large.note_checked(&FILE, identity);
+    assert!(bed.cache().lend(FILE.first).is_none());
+    lent_again(&bed);
+}
+
+// SEMANTICS: B1, C22
+#[test]
+fn an_open_file_that_another_process_replaces_or_cuts_off_is_checked_and_lent_again() {
+    let replace = |path: &Path| {
+        let copy = path.with_extension("copy");
+        fs::copy(path, &copy).unwrap();
+        fs::rename(&copy, path).unwrap();
+    };
+    for change in [&replace as &dyn Fn(&Path), &cut_off] {
+        let bed = bed_with_a_whole_file();
+        change(&file(&bed));
+        assert!(bed.cache().lend(FILE.first).is_none());
+        lent_again(&bed);
     }
 }
 

@@ -70,7 +70,10 @@ fn a_check_that_contradicts_the_pod_or_its_flavors_finishes_the_workload() {
         Err(NoPlace::Contradiction(contradiction)) => assert_eq!(contradiction.to_string(), why),
         other => panic!("{other:?}"),
     }
-    let case = Case::queued(Some(there(&sample(), updated(update))));
+    let mut case = Case::queued(Some(there(&sample(), updated(update))));
+    case.observed.pods = vec![Pod { leaving: Some(NOW + 300), ..Pod::default() }];
+    assert_eq!(case.held_up(), (false, why.to_owned(), Vec::new()), "an earlier pod of the job uses the quota");
+    case.observed.pods.clear();
     let (_, said, writes) = case.held_up();
     assert_eq!(said, why);
     let (conditions, _) = status_of(&writes);

@@ -96,15 +96,17 @@ fn a_copy_with_other_pods_than_its_workload_says_so_and_has_none() {
     assert!(matches!(copy(find(object)).decide().verdict, Verdict::Start { .. }));
 }
 
+/// A Workload for more workers than the sample job has.
+fn for_other_pods(status: Value) -> Option<JobWorkload> {
+    let mut object = served(&sample(), status);
+    object["spec"]["podSets"][1]["count"] = 9.into();
+    find(object)
+}
+
 // SEMANTICS: J22
 #[test]
 fn a_workload_for_other_pods_is_finished_once_the_job_has_said_why_for_a_minute() {
-    let object = |status: Value| {
-        let mut object = served(&sample(), status);
-        object["spec"]["podSets"][1]["count"] = 9.into();
-        find(object)
-    };
-    let mut case = copy(object(admission(8)));
+    let mut case = copy(for_other_pods(admission(8)));
     let (_, why, writes) = case.held_up();
     assert_eq!(writes, [], "its status does not say why yet");
     case.said = Some(("asks Kueue's queue gpus for quota".to_owned(), NOW - 3_600));
@@ -118,12 +120,25 @@ fn a_workload_for_other_pods_is_finished_once_the_job_has_said_why_for_a_minute(
     assert_eq!(conditions.len(), 3, "Kueue's own are as they were");
     // Kueue frees the quota of a finished Workload. The status of the job stays as MultiKueue has copied it.
     let finished = json!({"conditions": status["conditions"], "admission": admission(8)["admission"]});
-    case.workloads = object(finished).into_iter().collect();
+    case.workloads = for_other_pods(finished).into_iter().collect();
     assert_eq!(case.held_up(), (false, why.clone(), Vec::new()));
     // Without quota, there is nothing to free.
-    let mut case = copy(object(json!({})));
+    let mut case = copy(for_other_pods(json!({})));
     case.said = Some((why, NOW - 3_600));
     assert_eq!(case.held_up().2, []);
+}
+
+// SEMANTICS: J9, J22
+#[test]
+fn a_workload_for_other_pods_is_not_finished_while_earlier_pods_of_its_job_run() {
+    let mut case = copy(for_other_pods(admission(8)));
+    let (_, why, _) = case.held_up();
+    case.said = Some((why.clone(), NOW - 60));
+    let node = Some(NodeHealth::default());
+    case.observed.pods = vec![Pod { stage: PodStage::Ready, leaving: Some(NOW + 300), node, ..Pod::default() }];
+    assert_eq!(case.held_up(), (false, why, Vec::new()), "Kueue would give its quota to others");
+    case.observed.pods.clear();
+    assert_eq!(status_of(&case.held_up().2).0["Finished"], pair("True", "OutOfSync"));
 }
 
 // SEMANTICS: J22

@@ -12,16 +12,10 @@ use crate::jobs::machine::{Action, PodId};
 use crate::jobs::pod_group::choice::Planner;
 use crate::jobs::pod_group::groups::{changes, of_attempt};
 use crate::jobs::pod_group::known::KnownGroup;
+use crate::jobs::pod_turns::pod_weight;
 use crate::jobs::render::{Place, Renderer};
-use crate::write::{Change, Write};
+use crate::write::{Change, Write, to_text};
 use larder_kube::kinds::Kind;
-
-/// The number of pods of a job that are created per turn. The others follow in later turns, which bounds the memory for
-/// pods to be written.
-const PODS_AT_ONCE: usize = 256;
-
-/// The size limit of those pods in bytes, in the API's encoding.
-const BYTES_AT_ONCE: usize = 4 << 20;
 
 impl Writer<'_> {
     /// The PodGroups of its pods, before the first of them.
@@ -70,8 +64,8 @@ impl Writer<'_> {
         let facts = self.facts();
         let renderer = Renderer::new(rendered, &facts);
         let has_leeway = self.job.state().has_leeway(&self.job.observed.terms);
-        let (mut pods, mut bytes) = (Vec::new(), 0);
-        for (id, node) in std::iter::once(first).chain(creates).take(PODS_AT_ONCE) {
+        let (mut pods, mut weight) = (Vec::new(), 0);
+        for (id, node) in std::iter::once(first).chain(creates) {
             let (Some(role), Some(place)) = (rendered.job.roles.get(id.role), places.get(id.role)) else { continue };
             // This looks at all slots, and most jobs have no groups.
             let terms = &self.job.observed.terms;
@@ -84,10 +78,11 @@ impl Writer<'_> {
             // If one pod cannot be rendered, none is created: the others would wait for it in vain.
             let Some(pod) = self.made(renderer.pod(&role.name, id.index, id.attempt, &place)) else { return };
             let name = pod.metadata.name.clone().unwrap_or_default();
-            let value = serde_json::to_value(&pod).unwrap_or_default();
-            bytes += value.to_string().len();
-            pods.push((name, value));
-            if bytes > BYTES_AT_ONCE {
+            let text = to_text(&pod);
+            weight += pod_weight(&text);
+            pods.push((name, text));
+            // The others follow in later turns.
+            if weight >= self.room {
                 break;
             }
         }

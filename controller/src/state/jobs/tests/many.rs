@@ -52,10 +52,7 @@ fn rounds_of_ten_thousand_jobs_and_fifty_thousand_pods() {
     let mut run = |state: &mut State, writes: Vec<Write>| {
         let begun = pods.len();
         for write in writes {
-            let Change::Make(mut pod) = write.change else { continue };
-            if write.kind != Kind::Pod {
-                continue;
-            }
+            let Some(mut pod) = made_pod(&write) else { continue };
             pod["metadata"]["uid"] = format!("uid-{}", write.name).into();
             run_pod(&mut pod);
             state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));

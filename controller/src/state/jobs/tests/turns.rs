@@ -2,14 +2,20 @@
 
 use super::*;
 
-/// Submits a job of 250 pods.
-fn put_large_job(state: &mut State, namespace: &str, name: &str) {
+/// Submits a job of so many pods, whose containers have so many variables.
+fn put_job(state: &mut State, namespace: &str, name: &str, pods: usize, variables: usize) {
     let mut job = job(name);
     job["metadata"]["namespace"] = namespace.into();
-    job["spec"]["roles"][0]["replicas"] = 250.into();
+    job["spec"]["roles"][0]["replicas"] = pods.into();
     let container = &mut job["spec"]["roles"][0]["template"]["spec"]["containers"][0];
     container["resources"]["limits"] = json!({"cpu": "1"});
+    container["env"] = (0..variables).map(|at| json!({"name": format!("V{at:04}"), "value": "x"})).collect();
     state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, job)));
+}
+
+/// Submits a job of 250 pods.
+fn put_large_job(state: &mut State, namespace: &str, name: &str) {
+    put_job(state, namespace, name, 250, 0);
 }
 
 /// Submits large jobs, which start in the next round.
@@ -50,13 +56,80 @@ fn the_pods_of_many_jobs_are_created_in_turns() {
         }
         for write in pods {
             assert!(made.insert(write.name.clone()), "{} twice", write.name);
-            let Change::Make(mut pod) = write.change else { panic!("{}: {:?}", write.name, write.change) };
+            let mut pod = made_pod(&write).unwrap_or_else(|| panic!("{write:?}"));
             pod["metadata"]["uid"] = format!("uid-{}", write.name).into();
             state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
         }
         end_writes(&mut state);
     }
     assert_eq!(made.len(), 250 * JOBS);
+}
+
+/// Jobs of 64 pods with as many variables as a template has room for create all of their pods. Meanwhile, those that
+/// wait to be written keep to the limit, and each namespace has some of them at first.
+fn create_pods_of_many_variables(jobs: usize, namespaces: usize) {
+    const PODS: usize = 64;
+    let mut state = state(20, 0);
+    for at in 0..jobs {
+        put_job(&mut state, &format!("team-{}", at % namespaces), &format!("j{at:05}"), PODS, 2_000);
+    }
+    look(&mut state, NOW);
+    accept(&mut state);
+    let mut made = BTreeSet::new();
+    for round in 1.. {
+        let (writes, _) = look(&mut state, NOW + round);
+        let length = |write: &Write| match &write.change {
+            Change::Make(text) if write.kind == Kind::Pod => Some(text.len()),
+            _ => None,
+        };
+        let (all, longest) = writes.iter().filter_map(length).fold((0, 0), |(all, longest), bytes| {
+            assert!(bytes > 50_000, "{bytes} bytes");
+            (all + bytes, bytes.max(longest))
+        });
+        if all == 0 {
+            break;
+        }
+        assert!(all <= (16 << 20) + namespaces * longest, "round {round}: {all} bytes");
+        let pods = writes.iter().filter_map(|write| Some((write, made_pod(write)?)));
+        let mut at_once = BTreeSet::new();
+        for (write, mut pod) in pods {
+            at_once.insert(&write.namespace);
+            assert!(made.insert(write.name.clone()), "{} twice", write.name);
+            pod["metadata"]["uid"] = format!("uid-{}", write.name).into();
+            state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod)));
+        }
+        assert!(round > 1 || at_once.len() == namespaces, "pods in {at_once:?}");
+        end_writes(&mut state);
+    }
+    assert_eq!(made.len(), PODS * jobs);
+}
+
+// SEMANTICS: J12
+#[test]
+fn large_pods_of_one_namespace_keep_to_the_limit_of_bytes_while_they_wait() {
+    create_pods_of_many_variables(6, 1);
+}
+
+// SEMANTICS: J12, J16
+#[test]
+fn large_pods_of_many_namespaces_keep_to_the_limit_of_bytes_while_they_wait() {
+    create_pods_of_many_variables(12, 12);
+}
+
+// SEMANTICS: J12
+#[test]
+fn pods_that_are_being_written_take_turns_until_they_are_written() {
+    let mut state = state(300, 0);
+    put_large_jobs(&mut state, 20, NOW);
+    state.round(NOW, &String::new, &mut Vec::new());
+    for job in std::mem::take(&mut state.jobs.ready).into_keys() {
+        assert!(state.jobs.job_states.get_mut(&job).is_some_and(|job_state| job_state.begin()), "{job}");
+    }
+    state.round(NOW + 1, &String::new, &mut Vec::new());
+    assert!(!state.jobs.ready.values().any(|writes| creates_pods(writes)));
+    end_writes(&mut state);
+    state.round(NOW + 2, &String::new, &mut Vec::new());
+    assert!(state.jobs.ready.values().any(|writes| creates_pods(writes)));
 }
 
 // SEMANTICS: J16
@@ -137,11 +210,7 @@ fn a_job_deletes_pods_while_it_waits_for_its_turn_to_create_others() {
     state.apply(News::Changed(Kind::TrainingJob, read(Kind::TrainingJob, first)));
     look(&mut state, NOW);
     accept(&mut state);
-    let pod = look(&mut state, NOW).0.into_iter().find_map(|write| match write.change {
-        Change::Make(pod) if write.kind == Kind::Pod => Some(pod),
-        _ => None,
-    });
-    let mut pod = pod.expect("its pod");
+    let mut pod = look(&mut state, NOW).0.iter().find_map(made_pod).expect("its pod");
     pod["metadata"]["uid"] = "uid-pod".into();
     run_pod(&mut pod);
     state.apply(News::Changed(Kind::Pod, read(Kind::Pod, pod.clone())));

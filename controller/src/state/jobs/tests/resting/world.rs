@@ -277,6 +277,13 @@ impl World {
         }
     }
 
+    fn create(&mut self, kind: Kind, key: Key, mut object: Value) {
+        object["metadata"]["uid"] = format!("uid-{}-{}", key.name, self.version).into();
+        if !self.objects.contains_key(&(kind, key)) {
+            self.put(kind, object);
+        }
+    }
+
     pub(super) fn execute(&mut self, write: Write) {
         let (kind, key) = (write.kind, Key::new(&write.namespace, &write.name));
         // Rounds read no other kinds that they write.
@@ -284,12 +291,8 @@ impl World {
             return;
         }
         match write.change {
-            Change::Make(mut object) | Change::Create(mut object) => {
-                object["metadata"]["uid"] = format!("uid-{}-{}", key.name, self.version).into();
-                if !self.objects.contains_key(&(kind, key)) {
-                    self.put(kind, object);
-                }
-            }
+            Change::Make(text) => self.create(kind, key, serde_json::from_str(&text).expect("an object")),
+            Change::Create(object) => self.create(kind, key, object),
             Change::ApplyStatus(fields) => {
                 self.edit(kind, &key, |object| object["status"] = fields["status"].clone());
             }
