@@ -34,7 +34,7 @@ mod log;
 mod objects;
 mod values;
 
-pub use values::Id;
+pub use values::{Id, merge};
 
 /// How the server answers requests to list or watch a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

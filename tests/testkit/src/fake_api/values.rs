@@ -19,7 +19,8 @@ pub(super) fn name_of(object: &Value) -> (String, String) {
     (text("namespace"), text("name"))
 }
 
-pub(super) fn merge(object: &mut Value, patch: &Value) {
+/// Applies a merge patch.
+pub fn merge(object: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *object = patch.clone();
         return;

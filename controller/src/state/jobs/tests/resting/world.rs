@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use larder_kube::kinds::{KueueKind, KueueVersion};
+use larder_testkit::fake_api::merge;
 
 use super::super::*;
 use super::ops::Op;
@@ -47,24 +48,6 @@ pub(super) fn node_name(at: usize) -> String {
 
 pub(super) fn of_kind(objects: &BTreeMap<(Kind, Key), Value>, kind: Kind) -> impl Iterator<Item = &Value> {
     objects.iter().filter(move |((of, _), _)| *of == kind).map(|(_, object)| object)
-}
-
-/// Applies a merge patch.
-pub(super) fn merge(object: &mut Value, patch: &Value) {
-    let Some(fields) = patch.as_object() else {
-        *object = patch.clone();
-        return;
-    };
-    if !object.is_object() {
-        *object = json!({});
-    }
-    for (name, field) in fields {
-        if field.is_null() {
-            object.as_object_mut().expect("an object").remove(name);
-        } else {
-            merge(&mut object[name.as_str()], field);
-        }
-    }
 }
 
 /// Objects as the API has them, and two controllers that see them: only in the first, jobs may rest.
