@@ -1,4 +1,6 @@
-//! Reads the device names in CDI files that other programs wrote.
+//! Reads the device names in CDI files.
+
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
@@ -18,7 +20,7 @@ pub(super) const BYTES_MOST: usize = 4 << 20;
 pub(super) const NAMES_MOST: usize = 4096;
 
 /// The qualified names of a CDI file's devices, such as `nvidia.com/gpu=GPU-8f3`. Empty if it cannot be read, or if CDI
-/// does not allow one of the names: the runtime would not find its devices either.
+/// does not allow one of the names or a name occurs twice: the runtime would not find its devices either.
 pub fn names(bytes: &[u8], format: Format) -> Vec<String> {
     if bytes.len() > BYTES_MOST {
         return Vec::new();
@@ -41,7 +43,9 @@ pub fn names(bytes: &[u8], format: Format) -> Vec<String> {
         };
         is_device(&name).then(|| format!("{kind}={name}"))
     };
-    devices.iter().take(NAMES_MOST).map(qualified).collect::<Option<_>>().unwrap_or_default()
+    let names: Vec<String> = devices.iter().take(NAMES_MOST).map(qualified).collect::<Option<_>>().unwrap_or_default();
+    let are_different = names.iter().collect::<BTreeSet<_>>().len() == names.len();
+    if are_different { names } else { Vec::new() }
 }
 
 /// Whether CDI allows this vendor or class, the two parts of a kind.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::claim::Allocated;
+use crate::cdi::{self, Format};
 use crate::names::{CDI_CLAIM, CDI_VENDOR};
 
 /// The annotation that holds the prepared claim.
@@ -104,16 +105,27 @@ impl ClaimFile {
     pub fn decode(bytes: &[u8]) -> Option<Prepared> {
         let file: Self = serde_json::from_slice(bytes).ok()?;
         let prepared: Prepared = serde_json::from_str(file.annotations.get(PREPARED)?).ok()?;
-        let is_sound = file.kind == kind() && prepared.devices.iter().all(|device| file.brings(device));
+        let names = cdi::names(bytes, Format::Json);
+        let is_sound = file.kind == kind()
+            && file.devices.iter().all(|edited| edited.container_edits.are_allowed())
+            && prepared.devices.iter().all(|device| device.is_named_by(&names));
         is_sound.then_some(prepared)
     }
+}
 
-    /// True if a container can get the device. If the runtime does not find a CDI name, it does not start the
-    /// container. Without the request's name, a container would start without its environment.
-    fn brings(&self, device: &PreparedDevice) -> bool {
-        let has = |name: &str| self.devices.iter().any(|edited| qualified(&edited.name) == name);
-        let [own, request] = &device.cdi[..] else { return false };
-        has(request) && (has(own) || !own.starts_with(&qualified("")))
+impl Edits {
+    /// True if CDI allows them. The runtime ignores a file with others.
+    fn are_allowed(&self) -> bool {
+        !self.env.is_empty() && self.env.iter().all(|line| line.find('=').is_some_and(|at| at > 0))
+    }
+}
+
+impl PreparedDevice {
+    /// True if a container can get the device from a file with these names. If the runtime does not find a CDI name, it
+    /// does not start the container. Without the request's name, a container would start without its environment.
+    fn is_named_by(&self, names: &[String]) -> bool {
+        let [own, request] = &self.cdi[..] else { return false };
+        names.contains(request) && (names.contains(own) || !own.starts_with(&qualified("")))
     }
 }
 

@@ -130,7 +130,8 @@ fn a_file_with_a_name_that_cdi_does_not_allow_has_no_names() {
     for kind in ["", "/", "gpu", "=a/b", "a/b=", "a/", "/b", "1/b", "a/b/c", "a b/c", "a/b\n", "a-/b", "é/b"] {
         assert_eq!(names(kind, json!("x")), Vec::<String>::new(), "{kind:?}");
     }
-    let odd = ["", "=", "a=b", "a/b", "-a", "a.", "a\n", "é"].map(Value::from);
+    // A name that occurs twice is not allowed either.
+    let odd = ["", "=", "a=b", "a/b", "-a", "a.", "a\n", "é", "good", "7"].map(Value::from);
     for device in odd.into_iter().chain([json!(-1), json!({})]) {
         assert_eq!(names("a/b", device.clone()), Vec::<String>::new(), "{device}");
     }

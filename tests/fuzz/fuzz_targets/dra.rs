@@ -11,7 +11,8 @@
 mod devices {
     pub(crate) mod names;
     pub(crate) mod cdi {
-        pub(crate) mod decode;
+        mod decode;
+        pub(crate) use decode::{Format, names};
     }
     pub(crate) mod dra {
         pub(crate) mod claim;
@@ -21,7 +22,7 @@ mod devices {
 
 use std::collections::BTreeMap;
 
-use devices::cdi::decode::{Format, names as names_of_the_runtime};
+use devices::cdi::{self, Format};
 use devices::dra::claim::{Allocated, Uid, allocated};
 use devices::dra::claim_file::{ClaimFile, Prepared, PreparedDevice, WHOLE, qualified};
 use devices::names;
@@ -30,7 +31,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     if let Some(prepared) = ClaimFile::decode(data) {
-        read_back(&prepared, &names_of_the_runtime(data, Format::Json));
+        read_back(&prepared, &cdi::names(data, Format::Json));
     }
     if let Ok(claim) = serde_json::from_slice::<ResourceClaim>(data) {
         given(&claim);
@@ -58,6 +59,11 @@ fn given(claim: &ResourceClaim) {
     let pool = first_pool(claim).unwrap_or_default();
     let Ok(allocated) = allocated(claim, &uid, pool) else { return };
     assert!(!allocated.is_empty() && !has_parameters(claim));
+    // A claim with a device that is not offered is refused. The names of those that are offered are labels.
+    let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if allocated.iter().any(|it| it.device.ends_with('-') || !it.device.bytes().all(is_label)) {
+        return;
+    }
     let device = |it: &Allocated| {
         assert!(it.request != WHOLE && (1..64).contains(&it.request.len()) && !it.request.contains(['/', '.', '=']));
         let name = |what: &str, of: &str| qualified(&format!("{}.{what}.{of}", uid.as_str()));

@@ -101,6 +101,12 @@ fn the_file_says_what_was_prepared() {
     assert!(!prepared.is_of(&other));
     let absent = |name: &str| text.replace(&format!("\"name\": \"u1.{name}\""), "\"name\": \"u1.other\"");
     let nameless = text.replace(",\\\"larder.dev/claim=u1.request.hca-0\\\"", "");
+    // The runtime ignores a whole file if it does not allow one of the devices, even one that no container gets.
+    let more = |name: &str, env: &str| {
+        let device = format!("{{\"name\": \"{name}\", \"containerEdits\": {{\"env\": [\"{env}\"]}}}}");
+        text.replace("\n  \"devices\": [", &format!("\n  \"devices\": [{device},"))
+    };
+    assert_eq!(ClaimFile::decode(more("u1.more", "A=b").as_bytes()), Some(prepared.clone()));
     for damaged in [
         text.replace("devices.larder.dev/prepared", "x"),
         text.replace("\\\"claim\\\"", "1"),
@@ -109,6 +115,11 @@ fn the_file_says_what_was_prepared() {
         absent("device.gpu-0"),
         absent("request.hca-0"),
         absent("claim"),
+        more("u1.re`quest", "A=b"),
+        more("u1.claim", "A=b"),
+        more("u1.more", "=b"),
+        more("u1.more", "A"),
+        more("u1.more", "A=b").replace("\"A=b\"", ""),
     ] {
         assert_ne!(damaged, text);
         assert_eq!(ClaimFile::decode(damaged.as_bytes()), None, "{damaged}");
