@@ -21,6 +21,7 @@ use larder_import::Progress;
 use larder_origin::{OriginConfig, OriginUrl};
 use larder_s3_server::{ListingConfig, ListingFault, ListingServer, MadeUpKeys, S3Server, S3ServerConfig};
 use larder_testkit::{Fault, FaultProxy, RequestHead};
+use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Nothing here takes so long.
@@ -283,17 +284,24 @@ async fn a_container_without_memory_left_loses_the_import_and_not_the_node() {
     let mut input = node.stdin.take().unwrap();
     let enters = format!("echo $$ >{}\nexec \"$IMPORTER\" \"$@\"", container.processes().display());
     let importer = script(world.folder.path(), &enters);
-    // While the import lists, the node takes nearly all memory. It then has more than the import, so the kernel would
-    // end it. The last of the memory is left to the import: a process that needs memory while the kernel ends another
-    // may be ended, too, since that one's memory is free a little later than it counts as gone.
+    // While the import has stopped, the node takes nearly all memory. It then has more than the import, so the kernel
+    // would end it. The last of the memory is left to the import: a process that needs memory while the kernel ends
+    // another may be ended, too, since that one's memory is free a little later than it counts as gone.
     let (lists, filled) = (Arc::clone(&server), Arc::clone(&container));
     let input = tokio::task::spawn_blocking(move || {
+        let wait = || std::thread::sleep(Duration::from_millis(5));
         while lists.lists() == 0 {
-            std::thread::sleep(Duration::from_millis(5));
+            wait();
         }
+        let import = Pid::from_raw(importing()[0].cast_signed()).unwrap();
+        kill_process(import, Signal::STOP).unwrap();
         while filled.used() < MEMORY - (2 << 20) {
             input.write_all(&[1; 64 << 10]).unwrap();
         }
+        while ioctl_fionread(&input).unwrap() > 0 {
+            wait();
+        }
+        kill_process(import, Signal::CONT).unwrap();
         input
     });
     let error = world.import(&importer, "s3://made-up", &config).await.unwrap_err();

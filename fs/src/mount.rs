@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuser::{MountOption, SessionACL};
 use larder_daemon_api::fuse_mount::{FuseMountError, fuse_mount};
@@ -291,12 +291,26 @@ fn absolute(path: &Path) -> PathBuf {
     }
 }
 
-/// Unmounts `path`. With `lazy`, detaches it from the tree even if files are in use.
+/// How long those that watch mounts, such as `larder top`, may keep a file open without failing an unmount.
+const GLANCE: Duration = Duration::from_secs(1);
+
+/// Unmounts `path`. With `lazy`, detaches it from the tree even if files are in use. Otherwise fails if files stay in
+/// use for [`GLANCE`].
 pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
+    let begun = Instant::now();
+    let is_in_use = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+    loop {
+        match unmount_now(path, lazy) {
+            Err(error) if is_in_use(&error) && begun.elapsed() < GLANCE => std::thread::sleep(GLANCE / 50),
+            ended => return ended.map_err(|source| MountError::Unmount { path: path.to_owned(), source }),
+        }
+    }
+}
+
+fn unmount_now(path: &Path, lazy: bool) -> io::Result<()> {
     use rustix::mount::UnmountFlags;
     // A symbolic link in place of the mount point must not redirect the unmount.
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() } | UnmountFlags::NOFOLLOW;
-    let failed = |source: io::Error| MountError::Unmount { path: path.to_owned(), source };
     match rustix::mount::unmount(path, flags) {
         Ok(()) => Ok(()),
         // Without root, the setuid helper fusermount3 unmounts.
@@ -304,14 +318,16 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
             let mut helper = std::process::Command::new("fusermount3");
             // `--` because the path may begin with a dash.
             helper.arg("-u").args(lazy.then_some("-z")).arg("--").arg(path);
-            let output = helper.output().map_err(failed)?;
+            let output = helper.output()?;
             if output.status.success() {
-                Ok(())
-            } else {
-                Err(failed(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())))
+                return Ok(());
             }
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            let is_in_use = said.ends_with("Device or resource busy");
+            let kind = if is_in_use { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
+            Err(io::Error::new(kind, said))
         }
-        Err(errno) => Err(failed(errno.into())),
+        Err(errno) => Err(errno.into()),
     }
 }
 

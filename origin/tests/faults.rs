@@ -284,7 +284,7 @@ async fn puts_survive_faults_and_end_in_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_byte_that_is_flipped_on_its_way_is_not_stored_under_the_md5_of_what_was_sent() {
-    let bench = Bench::new(Duration::from_secs(20)).await;
+    let bench = Bench::new(Duration::from_secs(60)).await;
     let Version::ETag(tag) = bench.version.clone() else { panic!("an entity tag") };
     let (md5, _) = VersionTag::ETag(tag.into()).md5().expect("an MD5");
     let put = async || bench.origin.put_with_md5(b"new", bench.bytes.clone().into(), &md5).await;

@@ -3,6 +3,9 @@
 /// The kinds of objects that the kernel counts.
 const OBJECTS: [&str; 2] = ["hca_handle", "hca_object"];
 
+/// The bytes of a path, as the kernel limits them.
+const PATH_MAX: usize = 4096;
+
 /// The counts of a line such as `mlx5_2 hca_handle=2 hca_object=2000`.
 pub(super) fn counts(line: &str) -> impl Iterator<Item = (&str, &'static str, u64)> {
     let mut words = line.split_ascii_whitespace();
@@ -14,9 +17,12 @@ pub(super) fn counts(line: &str) -> impl Iterator<Item = (&str, &'static str, u6
     })
 }
 
-/// The path of a container's cgroup from the top of the hierarchy: as it is, or `SLICE:PREFIX:NAME` of systemd, whose slices are
-/// nested by the dashes in their names. `None` if it is neither.
+/// The path of a container's cgroup from the top of the hierarchy: as it is, or `SLICE:PREFIX:NAME` of systemd, whose
+/// slices are nested by the dashes in their names. `None` if it is neither, or longer than a path may be.
 pub(super) fn path(name: &str) -> Option<String> {
+    if name.len() >= PATH_MAX {
+        return None;
+    }
     let path = match name.split(':').collect::<Vec<_>>()[..] {
         [slice, prefix, container] if !name.starts_with('/') => {
             let slices = slice.strip_suffix(".slice")?;
@@ -49,6 +55,7 @@ mod tests {
             ("../x.slice:cri:c1", None),
             ("", None),
             ("relative", None),
+            (&format!("{}.slice:cri:c1", "-".repeat(PATH_MAX)), None),
         ];
         for (name, wanted) in cases {
             assert_eq!(path(name).as_deref(), wanted, "{name}");

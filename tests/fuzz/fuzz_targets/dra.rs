@@ -60,8 +60,9 @@ fn given(claim: &ResourceClaim) {
     let Ok(allocated) = allocated(claim, &uid, pool) else { return };
     assert!(!allocated.is_empty() && !has_parameters(claim));
     // A claim with a device that is not offered is refused. The names of those that are offered are labels.
-    let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if allocated.iter().any(|it| it.device.ends_with('-') || !it.device.bytes().all(is_label)) {
+    let marks = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label = |name: &str| !name.is_empty() && !name.ends_with('-') && name.bytes().all(marks);
+    if !allocated.iter().all(|it| is_label(&it.device)) {
         return;
     }
     let device = |it: &Allocated| {

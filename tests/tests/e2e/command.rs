@@ -1,6 +1,7 @@
 //! The command as scripts and users see it.
 
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use larder_e2e::{Lab, Mount};
 use larder_testkit::{Fault, larder_binary, seeded_bytes};
@@ -94,6 +95,20 @@ fn a_busy_mount_says_so_and_leaves_only_when_told_to() {
     lab.larder_ok(&["umount", "--lazy", dir]);
     assert!(!mount.path("a").exists());
     assert_eq!(std::io::read_to_string(open).unwrap(), "1", "an open file can still be read");
+}
+
+// SEMANTICS: P2
+#[test]
+fn a_mount_that_is_looked_at_can_be_unmounted() {
+    let lab = Lab::new();
+    lab.put("a", b"1".to_vec());
+    let mount = lab.mount("m", &lab.url(), &[]);
+    // As `larder top` and `larder ui` do for a moment.
+    let looked_at = std::fs::File::open(mount.path(".larder/stats.json")).unwrap();
+    let unmounting = lab.command(&["umount", mount.dir().to_str().unwrap()]).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    drop(looked_at);
+    assert!(unmounting.wait_with_output().unwrap().status.success());
 }
 
 // SEMANTICS: P1

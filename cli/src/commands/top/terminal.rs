@@ -80,7 +80,6 @@ impl Terminal {
                 self.due = None;
                 Ok(None)
             }
-            // A changed size of the window interrupts the wait.
             Err(rustix::io::Errno::INTR) => Ok(Some(Key::Other)),
             Err(error) => Err(error).context("wait for a key"),
             Ok(_) => {

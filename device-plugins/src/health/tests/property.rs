@@ -143,7 +143,7 @@ fn inventory(world: &mut World, wrong: &mut Wrong) {
 fn play(world: &mut World, wrong: &mut Wrong, step: Step) {
     let now = (world.now.instant - world.start.instant).as_secs_f64();
     let note_ports = |wrong: &mut Wrong| {
-        let out = wrong.port_down.iter().filter(|(_, since)| now - **since >= 5.001).map(|(bus, _)| *bus);
+        let out = wrong.port_down.iter().filter(|(_, since)| now - **since >= 5.0).map(|(bus, _)| *bus);
         let out: Vec<u8> = out.collect();
         wrong.was_out.extend(out);
     };

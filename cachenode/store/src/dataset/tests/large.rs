@@ -562,11 +562,13 @@ fn a_record_that_is_evicted_while_pages_that_it_had_are_being_freed_leaves() {
             put_whole(&bed, 2)
         });
         // As its pages are being freed.
+        let begun = Instant::now();
         let mut state = loop {
             let state = shared.lock();
             if state.pending.contains_key(&end) || state.leaving.contains(&end) {
                 break state;
             }
+            assert!(begun.elapsed() < TIMEOUT, "its pages are not being freed");
         };
         shared.forget(&mut state, end, FILE.len_of(end));
         let victim = state.evict(end);

@@ -207,6 +207,25 @@ fn a_job_at_rest_forgets_after_an_hour_which_nodes_refused_its_pods() {
 }
 
 #[test]
+fn an_ended_job_rests_beside_a_pod_that_does_not_say_when_it_ends() {
+    let mut world = with_a_job_at_rest(false);
+    world.apply(&Op::Leaves(0));
+    world.round();
+    world.round();
+    assert_eq!(world.pods().count(), 3, "its successor is there, too");
+    world.apply(&Op::Run(1));
+    world.round();
+    (1..3).for_each(|pod| world.apply(&Op::Succeed(pod)));
+    world.round();
+    assert_eq!(phases(&world.states[0], Phase::Succeeded), 1);
+    (0..NODES).for_each(|node| world.apply(&Op::OutOfService(node, true)));
+    for _ in 0..3 {
+        world.round();
+        world.apply(&Op::Wait(20));
+    }
+}
+
+#[test]
 fn a_job_sees_the_data_on_the_node_of_a_pod_that_is_done() {
     let mut world = World::new();
     // Two of its three pods have room on a node.

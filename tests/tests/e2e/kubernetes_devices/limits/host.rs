@@ -9,8 +9,9 @@ use super::{Container, HCA, LIMIT, events, lines, start, text};
 /// Waits until the HCAs of a node are out of service because a part is missing, and everybody is told why.
 fn wait_until_missing(devices: &Devices, node: u32, part: &str, why: &str) {
     devices.wait_for_allocatable(node, HCA, 0);
+    let reported = || text(&devices.report(node)["missing"][part]).contains(why);
+    devices.cluster.wait_for(&format!("the report says: {why}"), TIMEOUT, reported);
     let report = devices.report(node);
-    assert!(text(&report["missing"][part]).contains(why), "{report}");
     let hcas: Vec<&Value> =
         report["devices"].as_array().unwrap().iter().filter(|device| device["kind"] == "hca").collect();
     assert_eq!(hcas.len(), 3);
@@ -37,7 +38,6 @@ fn the_controller_may_go_and_come_back_as_that_of_cgroup_v2() {
     std::fs::write(cgroup.join("kubepods/cgroup.controllers"), "cpu pids\n").unwrap();
     std::fs::write(cgroup.join("cgroup.controllers"), "cpu rdma pids\n").unwrap();
     let why = "the cgroup kubepods lacks the rdma controller";
-    devices.cluster.wait_for(why, TIMEOUT, || text(&devices.report(2)["missing"]["controller"]).contains(why));
     wait_until_missing(&devices, 2, "controller", why);
     std::fs::write(cgroup.join("kubepods/cgroup.controllers"), "cpu rdma pids\n").unwrap();
     devices.wait_for_allocatable(2, HCA, 3);
@@ -96,7 +96,7 @@ fn a_container_whose_hook_fails_or_is_missing_does_not_start() {
     let replace = "rm larder-rdma-limit; mkdir larder-rdma-limit";
     on_node(&format!("cd /opt/larder/bin && flock .larder-rdma-limit.lock sh -ec '{replace}'"));
     end();
-    wait_until_not_started("larder-rdma-limit");
+    wait_until_not_started("exec /opt/larder/bin/larder-rdma-limit: permission denied");
     wait_until_missing(&devices, 1, "hook", "install the hook /usr/bin/larder-rdma-limit into /opt/larder/bin");
     on_node("rmdir /opt/larder/bin/larder-rdma-limit");
     wait_until_ready();
