@@ -6,7 +6,7 @@ use larder_api::training_job::KeepPods;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::events::{REFUSED_SECONDS, bound_until, room_seconds};
-use super::loss::{changes_at, is_live};
+use super::loss::{is_live, stuck_at};
 use super::observed::Observed;
 use super::order::waits_for;
 use super::pod::{Pod, PodId};
@@ -103,9 +103,11 @@ fn times(state: &State, observed: &Observed) -> impl Iterator<Item = Seconds> {
     let ends = state.ends(terms).filter(|_| state.phase.has_pods());
     let data = observed.data.iter().filter(|_| state.phase == Phase::DataWarming);
     let data = data.filter(|data| data.percent < data.enough).map(|data| state.since + data.timeout);
-    let planned = observed.planned.iter().map(|(_, health)| Pod { node: Some(*health), ..Pod::default() });
-    let planned = planned.flat_map(|pod| changes_at(&pod).collect::<Vec<_>>());
-    let pods = observed.pods.iter().filter(|pod| !pod.stage.has_ended()).flat_map(changes_at);
+    let pods = || observed.pods.iter().filter(|pod| !pod.stage.has_ended());
+    let nodes = pods().filter_map(|pod| pod.node).chain(observed.planned.iter().map(|(_, health)| *health));
+    let lost = nodes.filter_map(|node| node.lost_at);
+    // Nothing waits for a pod of an ended job.
+    let stuck = pods().filter(move |_| !is_over).filter_map(stuck_at);
     let refused_by = state.refused_by.iter().filter(move |_| !is_over);
     ends.into_iter()
         .chain(bound_until(state, observed))
@@ -113,6 +115,6 @@ fn times(state: &State, observed: &Observed) -> impl Iterator<Item = Seconds> {
         .chain(state.not_before)
         .chain(refused_by.map(|refused| refused.at + REFUSED_SECONDS))
         .chain(data)
-        .chain(planned)
-        .chain(pods)
+        .chain(lost)
+        .chain(stuck)
 }

@@ -110,13 +110,11 @@ pub fn uses_quota(pod: &Pod, now: Seconds) -> bool {
 /// True if other pods must wait until this pod ends, because it may be running. Pods that are stuck or on a lost node
 /// are not live.
 pub fn is_live(pod: &Pod, now: Seconds) -> bool {
-    let is_stuck = pod.leaving.is_some_and(|until| now - until >= STUCK_SECONDS);
+    let is_stuck = stuck_at(pod).is_some_and(|at| now >= at);
     uses_quota(pod, now) && !is_stuck
 }
 
-/// The times at which [`cause`] or [`is_live`] may change without any other event.
-pub fn changes_at(pod: &Pod) -> impl Iterator<Item = Seconds> {
-    let lost = pod.node.and_then(|node| node.lost_at);
-    let stuck = pod.leaving.map(|until| until + STUCK_SECONDS);
-    lost.into_iter().chain(stuck)
+/// The time at which the pod is stuck.
+pub fn stuck_at(pod: &Pod) -> Option<Seconds> {
+    pod.leaving.map(|until| until + STUCK_SECONDS)
 }
