@@ -295,7 +295,7 @@ fn absolute(path: &Path) -> PathBuf {
 const GLANCE: Duration = Duration::from_secs(1);
 
 /// Unmounts `path`. With `lazy`, detaches it from the tree even if files are in use. Otherwise fails if files stay in
-/// use for [`GLANCE`].
+/// use for a second.
 pub fn unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
     let begun = Instant::now();
     let is_in_use = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
