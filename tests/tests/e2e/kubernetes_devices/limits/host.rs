@@ -96,7 +96,7 @@ fn a_container_whose_hook_fails_or_is_missing_does_not_start() {
     let replace = "rm larder-rdma-limit; mkdir larder-rdma-limit";
     on_node(&format!("cd /opt/larder/bin && flock .larder-rdma-limit.lock sh -ec '{replace}'"));
     end();
-    wait_until_not_started("exec /opt/larder/bin/larder-rdma-limit: permission denied");
+    wait_until_not_started("Permission denied: '/opt/larder/bin/larder-rdma-limit'");
     wait_until_missing(&devices, 1, "hook", "install the hook /usr/bin/larder-rdma-limit into /opt/larder/bin");
     on_node("rmdir /opt/larder/bin/larder-rdma-limit");
     wait_until_ready();
