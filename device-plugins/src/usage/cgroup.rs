@@ -1,10 +1,9 @@
 //! What the runtime and the kernel write about a container's cgroup: its path, and the file `rdma.current`.
 
+use larder_dataset::name::PATH_MAX;
+
 /// The kinds of objects that the kernel counts.
 const OBJECTS: [&str; 2] = ["hca_handle", "hca_object"];
-
-/// The bytes of a path, as the kernel limits them.
-const PATH_MAX: usize = 4096;
 
 /// The counts of a line such as `mlx5_2 hca_handle=2 hca_object=2000`.
 pub(super) fn counts(line: &str) -> impl Iterator<Item = (&str, &'static str, u64)> {
@@ -20,7 +19,7 @@ pub(super) fn counts(line: &str) -> impl Iterator<Item = (&str, &'static str, u6
 /// The path of a container's cgroup from the top of the hierarchy: as it is, or `SLICE:PREFIX:NAME` of systemd, whose
 /// slices are nested by the dashes in their names. `None` if it is neither, or longer than a path may be.
 pub(super) fn path(name: &str) -> Option<String> {
-    if name.len() >= PATH_MAX {
+    if name.len() > PATH_MAX {
         return None;
     }
     let path = match name.split(':').collect::<Vec<_>>()[..] {

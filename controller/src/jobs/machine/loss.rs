@@ -5,7 +5,7 @@ use crate::objects::{Devices, PodStage};
 use crate::time::Seconds;
 
 /// A pod that is this long past its deletion deadline is stuck, and no pod waits for it.
-pub const STUCK_SECONDS: i64 = 60;
+const STUCK_SECONDS: i64 = 60;
 
 /// Why a pod was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
